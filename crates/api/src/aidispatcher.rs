@@ -314,8 +314,9 @@ impl WhenUnavailable {
         .message("must have readinessPath or livenessPath")
 )]
 pub struct Probes {
-    /// Path that answers with a status from 200 to 399 while the worker takes tasks. Asked every 5 seconds; a worker
-    /// that fails three times is not ready. Default: none.
+    /// Path that answers with a status from 200 to 399 once the worker can take tasks, and also while it is busy: of pods
+    /// that are not ready, Kubernetes does not spare busy ones. Asked every 5 seconds; a worker that fails three times is
+    /// not ready. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     #[x_kube(validation = rules::url_path())]
@@ -427,7 +428,7 @@ pub struct AIDispatcherStatus {
     pub observed_generation: i64,
 
     /// Accepted, MemoryReady with a collection, Available, Progressing, ScalingActive with autoscaling, and Ready;
-    /// CheckpointFailed, Reconciling, Stalled and TemplateOutdated only while they are True.
+    /// CheckpointFailed, DisruptionBudgetOmitted, Reconciling, Stalled and TemplateOutdated only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -463,6 +464,14 @@ pub struct Resolved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub template: Option<String>,
+
+    /// A worker with this template has reported a load.
+    #[serde(default)]
+    pub reported: bool,
+
+    /// A worker with this template has been ready. Its later loss is not the fault of the spec.
+    #[serde(default)]
+    pub ready: bool,
 }
 
 /// Tokens of the workers.

@@ -52,6 +52,8 @@ pub const FAILED: &str = "Failed";
 pub const MEMORY_READY: &str = "MemoryReady";
 /// The state of a worker could not be saved.
 pub const CHECKPOINT_FAILED: &str = "CheckpointFailed";
+/// Present only while True: the pool has no PodDisruptionBudget of its own. It serves all the same.
+pub const DISRUPTION_BUDGET_OMITTED: &str = "DisruptionBudgetOmitted";
 
 // AIDispatcher and AIScaler, as in autoscaling/v2.
 /// The autoscaler can compute a replica count.

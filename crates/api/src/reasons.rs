@@ -66,8 +66,14 @@ pub const EVICTED: &str = "Evicted";
 // Progressing of AIDispatcher.
 /// No worker of the current revision has ever reported a load, so older workers stay.
 pub const NEVER_REPORTED: &str = "NeverReported";
-/// Workers report their load, and a path of spec.probes does not answer.
+/// Workers report their load, and a path of spec.probes has never answered.
 pub const PROBE_FAILED: &str = "ProbeFailed";
+/// No worker of a revision that has worked is ready: they report no load now, or a path of spec.probes does not answer.
+pub const WORKERS_NOT_READY: &str = "WorkersNotReady";
+
+// DisruptionBudgetOmitted of AIDispatcher, beside OwnershipConflict, Denied and InvalidSpec.
+/// A PodDisruptionBudget of the user selects the workers.
+pub const OTHER_BUDGET: &str = "OtherBudget";
 
 // TemplateOutdated of AIInference.
 pub const NEWER_TEMPLATE: &str = "NewerTemplate";

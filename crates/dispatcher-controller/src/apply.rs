@@ -1,13 +1,15 @@
 //! Applies a plan in a fixed order. It only decides when to reconcile again after a contested write.
 //!
-//! Deletion costs first, so that a smaller number of workers takes idle ones. Then the Deployment and the event about its new
-//! number, the PodDisruptionBudget, the status, and the other events; the first failure ends this sequence.
+//! Marks of pods first, so that a smaller number of workers takes idle ones. Then the Deployment and the event about its new
+//! number, the PodDisruptionBudget, the status, and the other events; the first failure ends this sequence. A budget that is
+//! refused is reported, and ends nothing.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use api::{aidispatcher::AIDispatcher, labels, reasons};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use runtime::{
     apply::{ApplyError, Written},
     controller::ReconcileError as _,
@@ -19,7 +21,7 @@ use workload::deployment::RenderedDeployment;
 
 use crate::{
     Context, NAME,
-    plan::{Cost, Plan, TOO_MANY},
+    plan::{Mark, Plan, TOO_MANY},
 };
 
 /// The outcome of a plan.
@@ -33,7 +35,9 @@ pub(crate) enum Applied {
 }
 
 /// A pool has up to a thousand pods.
-const COSTS_AT_ONCE: usize = 16;
+const MARKS_AT_ONCE: usize = 16;
+/// The fact that annotations for node autoscalers are refused.
+const GUARDS_REFUSED: &str = "annotations for node autoscalers are refused";
 
 pub(crate) async fn apply(
     ctx: &Context,
@@ -42,10 +46,16 @@ pub(crate) async fn apply(
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     let uid = dispatcher.metadata.uid.as_deref().unwrap_or_default();
-    let (written, unmarked) = match mark_all(ctx, std::mem::take(&mut plan.costs)).await {
+    let (written, unmarked) = match mark_all(ctx, std::mem::take(&mut plan.marks)).await {
         Ok(unmarked) => (write_deployment(ctx, plan.deployment.as_deref()).await, unmarked),
-        Err(error) => (Err(error), None),
+        Err(error) => (Err(error), Unmarked::default()),
     };
+    if let Some(note) = &unmarked.guards {
+        // The time of the newest refusal counts.
+        ctx.guard_refusals.end(uid, GUARDS_REFUSED);
+        ctx.guard_refusals.note(uid, &[GUARDS_REFUSED.to_owned()], now);
+        ctx.recorder.publish(dispatcher, note, now).await;
+    }
     if !is_settled(&written) {
         // The time limit for marking busy workers counts only while writes succeed.
         ctx.fact_times.end(uid, TOO_MANY);
@@ -59,44 +69,40 @@ pub(crate) async fn apply(
     if !has_changed {
         plan.forget_rescale(dispatcher.status.as_ref());
     }
-    let Plan {
-        costs: _,
-        deployment: _,
-        budget,
-        status,
-        events,
-        rescaled,
-        replaces,
-        past,
-        facts: _,
-        mut requeue_after,
-    } = plan;
-    report_contest(ctx, dispatcher, written, &mut requeue_after, now).await;
-    if let Some(past) = past {
+    report_contest(ctx, dispatcher, written, &mut plan.requeue_after, now).await;
+    if let Some(past) = plan.past.take() {
         ctx.pools.remember(uid, past);
     }
     // Before the status: if that is not written, the next plan has no change to report.
-    if let Some(note) = &rescaled {
+    if let Some(note) = &plan.rescaled {
         ctx.recorder.publish(dispatcher, note, now).await;
     }
-    if let Some(note) = replaces.filter(|_| has_changed) {
-        ctx.recorder.publish(dispatcher, &note, now).await;
+    for note in [&plan.replaces, &unmarked.costs].into_iter().flatten().filter(|_| has_changed) {
+        ctx.recorder.publish(dispatcher, note, now).await;
     }
-    if let Some(note) = unmarked.filter(|_| has_changed) {
-        ctx.recorder.publish(dispatcher, &note, now).await;
-    }
-    if let Some(budget) = &budget {
-        match ctx.budgets.apply(budget).await {
-            Ok(written) => report_contest(ctx, dispatcher, Some(written), &mut requeue_after, now).await,
-            Err(error) => return Refusal::of(error).map(Applied::Refused),
-        }
-    }
-    ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &status).await?;
+    write_budget(ctx, dispatcher, &mut plan, now).await?;
+    ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &plan.status).await?;
     // After the status, which has the same content.
-    for note in &events {
+    for note in &plan.events {
         ctx.recorder.publish(dispatcher, note, now).await;
     }
-    Ok(Applied::All { requeue_after })
+    Ok(Applied::All { requeue_after: plan.requeue_after })
+}
+
+async fn write_budget(
+    ctx: &Context,
+    dispatcher: &AIDispatcher,
+    plan: &mut Plan,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
+    let Some(budget) = plan.budget.take() else { return Ok(()) };
+    match ctx.budgets.apply(&budget).await {
+        Ok(written) => {
+            report_contest(ctx, dispatcher, Some(written), &mut plan.requeue_after, now).await;
+        }
+        Err(error) => plan.report_refused_budget(&Refusal::of(error)?, dispatcher, now),
+    }
+    Ok(())
 }
 
 /// At once, because a later step may fail and a contest is reported as new only once.
@@ -124,11 +130,22 @@ fn is_settled(written: &Result<Option<Written>, ApplyError>) -> bool {
     }
 }
 
-/// What the user reads if a pod could not be marked; the first of them.
-async fn mark_all(ctx: &Context, costs: Vec<Cost>) -> Result<Option<Note>, ApplyError> {
-    let refused = stream::iter(costs).map(|cost| mark(ctx, cost)).buffer_unordered(COSTS_AT_ONCE);
-    let first = |first: Option<Note>, refused: Option<Note>| async { Ok(first.or(refused)) };
-    refused.try_fold(None, first).await
+/// What the user reads of marks that were refused.
+#[derive(Debug, Default, PartialEq)]
+struct Unmarked {
+    /// The first pod whose deletion cost could not be written.
+    costs: Option<Note>,
+    /// The first pod that could not be kept from node autoscalers.
+    guards: Option<Note>,
+}
+
+async fn mark_all(ctx: &Context, marks: Vec<Mark>) -> Result<Unmarked, ApplyError> {
+    let refused = stream::iter(marks).map(|mark| write_mark(ctx, mark)).buffer_unordered(MARKS_AT_ONCE);
+    let first = |first: Unmarked, refused: Unmarked| async move {
+        let (costs, guards) = (first.costs.or(refused.costs), first.guards.or(refused.guards));
+        Ok(Unmarked { costs, guards })
+    };
+    refused.try_fold(Unmarked::default(), first).await
 }
 
 async fn write_deployment(
@@ -140,25 +157,57 @@ async fn write_deployment(
 }
 
 /// A pod that has changed is planned again with its next version. If marking a pod is refused, for example by an
-/// admission policy, a smaller number of workers is delayed by a few seconds, and does not spare busy ones.
-async fn mark(ctx: &Context, Cost { pod, cost, guards }: Cost) -> Result<Option<Note>, ApplyError> {
+/// admission policy, a smaller number of workers is delayed by a few seconds, and does not spare busy ones. A policy that
+/// refuses annotations for node autoscalers alone must not take the deletion cost with them.
+async fn write_mark(ctx: &Context, Mark { pod, cost, guards }: Mark) -> Result<Unmarked, ApplyError> {
     let cost = (labels::POD_DELETION_COST, Some(cost.to_string()));
-    let annotations: BTreeMap<&str, Option<String>> = guards.into_iter().chain([cost]).collect();
-    match ctx.pods.annotate(&*pod, &annotations).await {
+    let has_guards = !guards.is_empty();
+    let all = guards.into_iter().chain([cost.clone()]).collect();
+    let Some(refusal) = annotate(ctx, &pod, all).await? else { return Ok(Unmarked::default()) };
+    let of_cost = if has_guards { annotate(ctx, &pod, [cost].into()).await? } else { Some(refusal.clone()) };
+    Ok(unmarked(&refusal, of_cost.as_ref()))
+}
+
+/// The refusal; `None`: the annotations are set, or the pod has changed.
+async fn annotate(
+    ctx: &Context,
+    pod: &Pod,
+    annotations: BTreeMap<&str, Option<String>>,
+) -> Result<Option<Refusal>, ApplyError> {
+    match ctx.pods.annotate(pod, &annotations).await {
+        Ok(()) => Ok(None),
         Err(error) if error.is_stale() => Ok(None),
         Err(error) => {
             let refusal = Refusal::of(error)?;
             let name = pod.metadata.name.as_deref().unwrap_or_default();
-            warn!(pod = name, why = refusal.message(), "the deletion cost of a worker is refused");
+            warn!(pod = name, why = refusal.message(), "the annotations of a worker are refused");
+            Ok(Some(refusal))
+        }
+    }
+}
+
+/// `of_cost`: that of the deletion cost alone; `None`: it is set.
+fn unmarked(refusal: &Refusal, of_cost: Option<&Refusal>) -> Unmarked {
+    let note = |message: String| Note { severity: Severity::Warning, reason: reasons::DENIED, message };
+    match of_cost {
+        Some(of_cost) => {
             let message = format!(
-                "the workers could not be marked, so a busy one may be removed while idle ones stay: {}; allow \
-                 {NAME} to set the annotations {} of pods",
-                refusal.message(),
+                "the workers could not be marked, so a busy one may be removed while idle ones stay: {}; allow {NAME} to \
+                 set the annotations {} of pods",
+                of_cost.message(),
                 labels::POD_MARKS.join(", ")
             );
-            Ok(Some(Note { severity: Severity::Warning, reason: reasons::DENIED, message }))
+            Unmarked { costs: Some(note(message)), guards: None }
         }
-        Ok(()) => Ok(None),
+        None => {
+            let message = format!(
+                "node autoscalers may evict busy workers: {}; allow {NAME} to set the annotations {} and {} of pods",
+                refusal.message(),
+                labels::DO_NOT_DISRUPT,
+                labels::SAFE_TO_EVICT
+            );
+            Unmarked { costs: None, guards: Some(note(message)) }
+        }
     }
 }
 
@@ -170,6 +219,21 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn annotations_for_node_autoscalers_that_are_refused_leave_the_deletion_cost() {
+        let denied = Refusal::Denied("no karpenter here".to_owned());
+        let Unmarked { costs, guards } = unmarked(&denied, None);
+        let message = guards.unwrap().message;
+        assert_eq!(costs, None);
+        assert!(
+            message.starts_with("node autoscalers may evict busy workers: no karpenter here"),
+            "{message}"
+        );
+        let Unmarked { costs, guards } = unmarked(&denied, Some(&denied));
+        assert_eq!(guards, None);
+        assert!(costs.unwrap().message.contains("a busy one may be removed"));
+    }
 
     #[test]
     fn a_number_that_was_contested_or_failed_is_not_settled() {

@@ -42,6 +42,7 @@ use workload::{
 
 use crate::{
     apply::{Applied, apply},
+    budgets::{Budgets, namespace_of},
     deleted_pods::DeletedPods,
     monitors::{Monitors, WorkerLoad},
     observe::{Observed, claim_key, keys_by_instance, observe, reason_of_pod, reason_of_replica_set},
@@ -54,6 +55,7 @@ use crate::{
 };
 
 mod apply;
+mod budgets;
 mod deleted_pods;
 mod metrics;
 mod monitors;
@@ -139,6 +141,8 @@ pub(crate) struct Context {
     pub(crate) dispatchers: Cache<AIDispatcher>,
     pub(crate) deployments: Children<Child<DeploymentView>, RenderedDeployment>,
     pub(crate) budgets: Children<Child<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
+    /// Also those of users.
+    pub(crate) all_budgets: Budgets,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Pods of workers, those that have ended included.
     pub(crate) pods: Children<PodView, Pod>,
@@ -151,6 +155,8 @@ pub(crate) struct Context {
     /// `None`: load is read from the monitors.
     pub(crate) prometheus: Option<Prometheus>,
     pub(crate) fact_times: FactTimes,
+    /// By uid of the AIDispatcher: that annotations of its pods for node autoscalers were refused, and when.
+    pub(crate) guard_refusals: FactTimes,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) defaults: Defaults,
@@ -184,6 +190,7 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
     let tokens = TokenNotes::tracked(&pods, &dispatchers, Arc::clone(&revisions));
     let ctx = Arc::new(Context {
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
+        all_budgets: Budgets::watched(process),
         deployments,
         replica_sets,
         claims: process.watch("PersistentVolumeClaim"),
@@ -195,6 +202,7 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
         prometheus: args.prometheus_url.clone().map(|url| Prometheus::new(url, &dispatchers)),
         pods,
         fact_times: FactTimes::default(),
+        guard_refusals: FactTimes::default(),
         writer,
         recorder: process.recorder(),
         own_account: OwnAccount::of(&args),
@@ -203,6 +211,7 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
     });
     metrics::export(process, &ctx.dispatchers);
     let readers = Referrers::of(&ctx.dispatchers, claim_key);
+    let neighbours = Referrers::of(&ctx.dispatchers, |dispatcher: &AIDispatcher| [namespace_of(dispatcher)]);
     let polled = Arc::clone(&ctx);
     let polling =
         Polling { period: MEASURED_EVERY, at_once: 64, deadline: Duration::from_secs(5), gap: MIN_POLL_GAP };
@@ -213,6 +222,10 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.claims, move |claim| readers.keys(claim))
+        .maps(&ctx.all_budgets.all, move |budget| match budget.is_of_others() {
+            true => neighbours.of_key(&namespace_of(budget)),
+            false => Vec::new(),
+        })
         .polls(polling, ctx.monitors.trigger(), move |dispatcher, now| {
             let ctx = Arc::clone(&polled);
             async move {

@@ -75,6 +75,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) has_tasks: Option<bool>,
     /// Whether it works on a task, as `has_tasks`: its queue may be that of all workers.
     pub(crate) works: Option<bool>,
+    /// Its fresh queue is empty, and it does not report whether it works.
+    pub(crate) is_quiet: bool,
     /// Why there are no fresh values.
     pub(crate) fault: Option<String>,
     /// When its state was last saved, in seconds since 1970.
@@ -86,6 +88,13 @@ pub(crate) struct WorkerLoad {
     /// Saved states that no worker has claimed. `None`: this worker has a state of its own, or its monitor made no
     /// survey.
     pub(crate) unclaimed: Option<u64>,
+}
+
+impl WorkerLoad {
+    /// Whether the worker serves any metric of the contract.
+    pub(crate) fn is_reported(&self) -> bool {
+        self.queued.is_some() || self.in_flight.is_some() || self.tokens.is_some()
+    }
 }
 
 /// The streams.
@@ -229,6 +238,7 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
         in_flight,
         has_tasks: has_tasks(queued.map(|(value, _)| value), in_flight),
         works: in_flight.map(|tasks| tasks > 0),
+        is_quiet: in_flight.is_none() && queued.is_some_and(|(tasks, _)| tasks == 0),
         tokens: latest(view, Metric::Tokens),
         counts_tokens: fresh(view, Metric::Tokens).is_some(),
         fault: queued.is_none().then(|| fault(view)).flatten(),
@@ -365,6 +375,17 @@ mod tests {
             address("{ip: 10.0.0.7, init: [{name: monitor, state: {terminated: {exitCode: 0}}}]}"),
             None
         );
+    }
+
+    #[test]
+    fn a_worker_is_quiet_if_it_reports_an_empty_queue_alone() {
+        let is_quiet = |readings: Vec<Reading>| load(&view(readings, Health::Live), at(0)).is_quiet;
+        let queued = |state: State, value: f64| reading(Metric::QueueWaiting, state, value);
+        assert!(is_quiet(vec![queued(State::Fresh, 0.0)]));
+        assert!(!is_quiet(vec![queued(State::Fresh, 1.0)]));
+        assert!(!is_quiet(vec![queued(State::Stale, 0.0)]));
+        assert!(!is_quiet(vec![queued(State::Fresh, 0.0), reading(Metric::QueueRunning, State::Fresh, 0.0)]));
+        assert!(!is_quiet(Vec::new()));
     }
 
     /// None of them is connected to.

@@ -29,6 +29,7 @@ use workload::{
 
 use crate::{
     Context, MEASURED_EVERY,
+    budgets::BudgetView,
     monitors::WorkerLoad,
     names,
     pools::{Observation, PoolLoad, TokenRate},
@@ -51,6 +52,12 @@ pub(crate) struct Observed {
     pub(crate) ending: Vec<Arc<PodView>>,
     /// The claim for checkpoints.
     pub(crate) claim: Option<Arc<ClaimView>>,
+    /// The PodDisruptionBudget with the name of that of the pool, whoever owns it.
+    pub(crate) budget: Option<Arc<BudgetView>>,
+    /// Those of the namespace that belong to no AIDispatcher.
+    pub(crate) other_budgets: Vec<Arc<BudgetView>>,
+    /// When the API server has last refused the annotations of pods for node autoscalers.
+    pub(crate) guards_refused: Option<Timestamp>,
     /// By uid of each pod that does not end.
     pub(crate) loads: BTreeMap<String, WorkerLoad>,
     /// By pod, with the current readings.
@@ -118,6 +125,9 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
     Observed {
         claim,
+        budget: ctx.all_budgets.all.get(&Key::new(namespace, &names::disruption_budget(&name))),
+        other_budgets: ctx.all_budgets.of_others(namespace),
+        guards_refused: ctx.guard_refusals.of(&uid).into_values().next(),
         token_rate,
         first_observed: pool.first_observed.unwrap_or(now),
         history: pool.history_or(dispatcher.status.as_ref(), now),
@@ -208,6 +218,11 @@ impl Observed {
     /// All pods that are neither finished nor being deleted.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<PodView>> {
         self.deployed.iter().flatten().chain(self.older.iter().flat_map(|older| &older.pods))
+    }
+
+    /// The number of the Deployment; 0 before it exists.
+    pub(crate) fn deployed_replicas(&self) -> i32 {
+        self.deployment.as_ref().map_or(0, |deployment| deployment.replicas)
     }
 
     /// Whether all workers report the depth of one queue.

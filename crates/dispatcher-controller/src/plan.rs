@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use api::aidispatcher::AIDispatcherStatus;
+use api::aidispatcher::{AIDispatcher, AIDispatcherStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use runtime::{events::Note, refusal::Refusal};
@@ -16,6 +16,7 @@ use crate::{
     observe::Observed,
     validate::{Invalid, ValidDispatcher},
 };
+use marks::Marking;
 
 mod conditions;
 mod defaults;
@@ -34,7 +35,7 @@ mod rollout;
 mod status;
 
 pub(crate) use defaults::Defaults;
-pub(crate) use marks::Cost;
+pub(crate) use marks::Mark;
 pub(crate) use pod::MONITOR;
 pub(crate) use replicas::TOO_MANY;
 pub(crate) use revision::{or_pinned_defaults, restores_older};
@@ -44,7 +45,7 @@ pub(crate) use revision::{or_pinned_defaults, restores_older};
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Plan {
     /// Deletion costs of pods, before the number of workers falls, and what keeps node autoscalers from busy ones.
-    pub(crate) costs: Vec<Cost>,
+    pub(crate) marks: Vec<Mark>,
     /// `None`: it stays as it is.
     pub(crate) deployment: Option<Box<RenderedDeployment>>,
     /// `None`: it stays as it is.
@@ -76,6 +77,21 @@ impl Plan {
             self.status = status::without_rescale(std::mem::take(&mut self.status), before);
         }
     }
+
+    /// Reports that the budget was refused. The pool goes on without it.
+    pub(crate) fn report_refused_budget(
+        &mut self,
+        refusal: &Refusal,
+        dispatcher: &AIDispatcher,
+        now: Timestamp,
+    ) {
+        let wait = disruption_budget::TRIED_AGAIN_AFTER;
+        self.requeue_after = Some(self.requeue_after.map_or(wait, |planned| planned.min(wait)));
+        let Some(omitted) = disruption_budget::refused(refusal) else { return };
+        let before = dispatcher.status.as_ref();
+        self.events.extend(events::of_budget(before, &omitted));
+        self.status = status::with_verdict(std::mem::take(&mut self.status), omitted, dispatcher, now);
+    }
 }
 
 /// A garbage collector deletes a child within this time, also while it waits up to 30 s for the caches of a kind that was
@@ -96,16 +112,23 @@ pub(crate) fn plan(
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
     let (sizing, replaces) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
-    let sizing = marks::marked(sizing, observed, now);
-    let assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
+    let (sizing, marking, guarding) = if valid.pods.paused {
+        // The pods get no costs for a smaller number.
+        (sizing, marks::of_present(observed, now), disruption_budget::of_deployed(observed, now))
+    } else {
+        let sizing = marks::marked(sizing, observed, now);
+        (sizing, Marking::default(), disruption_budget::guarding(observed, now))
+    };
+    let mut assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
+    assessment.verdicts.extend(guarding.omitted);
     let assessment_facts = assessment.facts.clone();
     let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
-    let (budget, budget_requeue_after) = disruption_budget::disruption_budget(valid, observed, now);
     let soonest = [
         sizing.requeue_after,
         assessment.requeue_after,
         rollout_requeue_after,
-        budget_requeue_after,
+        guarding.requeue_after,
+        marking.requeue_after,
         observed.token_rate.changes_in,
     ];
     let soonest = soonest.into_iter().flatten().min();
@@ -120,8 +143,8 @@ pub(crate) fn plan(
         .as_ref()
         .and_then(|unwritten| unwritten.wait)
         .or_else(|| status::delay_of_counts(observed, &status, now));
-    // The pods of a paused pool get no deletion costs.
-    let mut facts = if valid.pods.paused { Vec::new() } else { sizing.facts.clone() };
+    let mut facts = if valid.pods.paused { marking.facts } else { sizing.facts.clone() };
+    facts.extend(guarding.facts);
     facts.extend(assessment_facts);
     facts.extend(unwritten.map(|unwritten| unwritten.fact));
     let status = match &observed.dispatcher.status {
@@ -135,14 +158,15 @@ pub(crate) fn plan(
         Some(_) | None => status,
     };
     let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
-    let (costs, deployment, budget) = if valid.pods.paused {
-        (Vec::new(), None, None)
+    let (marks, deployment) = if valid.pods.paused {
+        (marking.marks, None)
     } else {
         let deployment = deployment::deployment(valid, &revision, strategy, &sizing, planned_on);
-        (sizing.costs, Some(Box::new(deployment)), budget.map(Box::new))
+        (sizing.marks, Some(Box::new(deployment)))
     };
+    let budget = guarding.budget;
     let requeue_after = soonest.into_iter().chain(wait).min();
-    Plan { costs, deployment, budget, status, events, rescaled, replaces, past, facts, requeue_after }
+    Plan { marks, deployment, budget, status, events, rescaled, replaces, past, facts, requeue_after }
 }
 
 /// The load that caused another number of workers.
@@ -157,17 +181,32 @@ fn scale_reason(sizing: &replicas::Sizing) -> String {
     }
 }
 
-/// The plan for an invalid spec: children stay unchanged.
+/// The plan for an invalid spec: the Deployment stays unchanged. Marks and budget follow its workers.
 pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
-    let assessment = conditions::of_invalid(invalid, observed, now);
+    let mut assessment = conditions::of_invalid(invalid, observed, now);
+    let guarding = disruption_budget::of_deployed(observed, now);
+    let marking = marks::of_present(observed, now);
+    assessment.verdicts.extend(guarding.omitted);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
-    let requeue_after = assessment.requeue_after.into_iter().chain(observed.token_rate.changes_in).min();
-    let facts = assessment.facts.clone();
+    let soonest = [
+        assessment.requeue_after,
+        guarding.requeue_after,
+        marking.requeue_after,
+        observed.token_rate.changes_in,
+    ];
+    let requeue_after = soonest.into_iter().flatten().min();
+    let facts = [assessment.facts.clone(), guarding.facts, marking.facts].concat();
     let status = status::of_invalid(observed, assessment, now);
-    Plan { facts, ..status_only(status, events, requeue_after) }
+    Plan {
+        marks: marking.marks,
+        budget: guarding.budget,
+        facts,
+        ..status_only(status, events, requeue_after)
+    }
 }
 
-/// The plan after the API server has refused a child: report it, and retry later.
+/// The plan after the API server has refused the Deployment: report it, and retry later. Marks come before the Deployment, and
+/// the budget follows what is deployed.
 pub(crate) fn refused(
     refusal: &Refusal,
     valid: &ValidDispatcher,
@@ -180,7 +219,9 @@ pub(crate) fn refused(
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
     let (sizing, _) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
-    let assessment = conditions::of_refused(refusal, valid, observed, &revision, &sizing, now);
+    let guarding = disruption_budget::of_deployed(observed, now);
+    let mut assessment = conditions::of_refused(refusal, valid, observed, &revision, &sizing, now);
+    assessment.verdicts.extend(guarding.omitted);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let status = status::of_valid(valid, &revision, &sizing, None, observed, assessment, now);
     let status = status::without_rescale(status, observed.dispatcher.status.as_ref());
@@ -189,7 +230,9 @@ pub(crate) fn refused(
         Refusal::OwnershipConflict(_) if overdue.is_some() => OVERDUE_RETRY,
         Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
     };
-    status_only(status, events, observed.token_rate.changes_in.into_iter().chain([wait]).min())
+    let soonest = [Some(wait), guarding.requeue_after, observed.token_rate.changes_in];
+    let requeue_after = soonest.into_iter().flatten().min();
+    Plan { budget: guarding.budget, ..status_only(status, events, requeue_after) }
 }
 
 /// A leftover child that is not deleted in time counts as an ownership conflict.
@@ -203,8 +246,8 @@ fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Ref
 
 /// A plan that writes only status and events.
 fn status_only(status: AIDispatcherStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (costs, deployment, budget, rescaled, replaces, past, facts) = Default::default();
-    Plan { costs, deployment, budget, status, events, rescaled, replaces, past, facts, requeue_after }
+    let (marks, deployment, budget, rescaled, replaces, past, facts) = Default::default();
+    Plan { marks, deployment, budget, status, events, rescaled, replaces, past, facts, requeue_after }
 }
 
 #[cfg(test)]

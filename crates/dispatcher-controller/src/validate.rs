@@ -153,7 +153,7 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
 }
 
 /// Children are deleted with the object; with foreground deletion, before it.
-fn owner(dispatcher: &AIDispatcher) -> Result<OwnerReference, Invalid> {
+pub(crate) fn owner(dispatcher: &AIDispatcher) -> Result<OwnerReference, Invalid> {
     let owner = dispatcher
         .controller_owner_ref(&())
         .ok_or_else(|| Invalid("the object has no uid; it was not read from an API server".to_owned()))?;

@@ -2,7 +2,7 @@
 //!
 //! `Ready` counts only observed ready workers of the current revision. Transition times are set in `status`.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use api::{
     aidispatcher::{Phase, State},
@@ -23,19 +23,23 @@ use workload::{
 
 use super::{
     faults::{
-        Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, is_shortage,
-        unready_fault,
+        Fault, FaultyCondition, Unready as UnreadyFound, claim_fault, creation_fault, eviction_fault,
+        fault_of, needs_a_change, unready_fault,
     },
     pod::LOADER,
     readiness::is_ready,
-    replicas::{LOAD_EXPECTED_AFTER, Sizing, UNREADY_HELD_FOR},
+    replacement::BACKS_OFF_FOR,
+    replicas::{LOAD_EXPECTED_AFTER, Sizing, UNREADY_HELD_FOR, Unready},
 };
 use crate::{
     observe::Observed,
-    plan::MONITOR,
-    tokens::last_message_of,
     validate::{Invalid, TOKENS, ValidDispatcher, Workers},
 };
+
+mod checkpoint_failed;
+
+pub(super) use checkpoint_failed::LOST;
+use checkpoint_failed::{others, unsaved};
 
 /// Phase and conditions without transition times.
 #[derive(Debug)]
@@ -234,7 +238,7 @@ fn working(
 ) -> Assessment {
     let counts = counts(observed, revision.pods, now);
     let wanted = sizing.desired;
-    let (faults, requeue_after) = faults(valid, observed, revision, wanted, now);
+    let Faults { faults, is_stuck, facts, requeue_after } = faults(valid, observed, revision, wanted, now);
     let fault_in = |condition: FaultyCondition| faults.iter().find(|fault| fault.condition == condition);
     let complete = counts.updated_ready >= wanted && counts.all <= counts.updated.max(wanted);
 
@@ -263,8 +267,7 @@ fn working(
             }
         }
     };
-    let needs_a_change = faults.iter().any(|fault| !is_shortage(fault.reason));
-    let phase = if !has_workers && needs_a_change {
+    let phase = if !has_workers && is_stuck {
         Phase::Failed
     } else if counts.ready == 0 {
         Phase::Initializing
@@ -279,7 +282,7 @@ fn working(
         phase,
         state: state(counts),
         counts,
-        facts: unsaved.facts,
+        facts: unsaved.facts.into_iter().chain(facts).collect(),
         is_newly_lost: unsaved.is_newly_lost,
         requeue_after: [requeue_after, unsaved.requeue_after, scaling_requeue_after]
             .into_iter()
@@ -289,7 +292,10 @@ fn working(
             Some(holds(conditions::ACCEPTED, reasons::VALID, "the spec is valid".to_owned())),
             memory_ready,
             Some(available(counts)),
-            Some(if complete { complete_now(progressing, counts, wanted) } else { progressing }),
+            Some(with_back_off(
+                if complete { complete_now(progressing, counts, wanted) } else { progressing },
+                sizing,
+            )),
             scaling,
             unsaved.verdict,
             Some(ready),
@@ -321,6 +327,29 @@ fn complete_now(progressing: Verdict, counts: Counts, wanted: i32) -> Verdict {
     progressing
 }
 
+/// That a saved state waits longer than usual.
+fn with_back_off(progressing: Verdict, sizing: &Sizing) -> Verdict {
+    if !sizing.backs_off {
+        return progressing;
+    }
+    let message = format!(
+        "{}; a saved state waits, because no worker that was started for it became ready: the next one starts with the \
+         next change of the spec, or within {} minutes",
+        progressing.message,
+        BACKS_OFF_FOR.as_secs() / 60
+    );
+    Verdict { message, ..progressing }
+}
+
+/// What is wrong with the current revision.
+struct Faults {
+    faults: Vec<Fault>,
+    /// One of them makes the phase Failed.
+    is_stuck: bool,
+    facts: Vec<String>,
+    requeue_after: Option<Duration>,
+}
+
 /// In the order of the pods' names, so that the message is stable.
 fn faults(
     valid: &ValidDispatcher,
@@ -328,25 +357,28 @@ fn faults(
     revision: &Revision<'_>,
     replicas: i32,
     now: Timestamp,
-) -> (Vec<Fault>, Option<Duration>) {
+) -> Faults {
     let pods: Vec<&PodView> = revision.pods.iter().map(AsRef::as_ref).collect();
     let of_pods = pods.iter().map(|pod| fault_of(valid, pod, now));
     let (of_pods, requeue_after): (Vec<Option<Fault>>, Vec<Option<Duration>>) = of_pods.unzip();
     let deployment = observed.deployment.as_ref().filter(|_| revision.is_deployed);
     let (evicted, evictions_requeue_after) =
         if revision.is_deployed { eviction_fault(observed, &pods, now) } else { (None, None) };
-    let (unready, unready_requeue_after) = unready_fault(valid, observed, &pods, now);
-    let of_deployment = [evicted, deployment.and_then(creation_fault), unready];
+    let unready = unready_fault(valid, observed, revision, now);
+    let UnreadyFound { fault: unready, is_stuck, fact, requeue_after: unready_requeue_after } = unready;
+    let of_deployment = [evicted, deployment.and_then(creation_fault)];
     let (of_claim, claim_requeue_after) = claim_fault_by_now(valid, observed, replicas, now);
-    let faults = [of_claim].into_iter().chain(of_pods).chain(of_deployment);
-    (
-        faults.flatten().collect(),
-        requeue_after
-            .into_iter()
-            .chain([evictions_requeue_after, claim_requeue_after, unready_requeue_after])
-            .flatten()
-            .min(),
-    )
+    let faults = [of_claim].into_iter().chain(of_pods).chain(of_deployment).flatten();
+    let mut faults: Vec<Fault> = faults.collect();
+    let is_stuck = is_stuck || faults.iter().any(|fault| needs_a_change(fault.reason));
+    faults.extend(unready);
+    let others = [evictions_requeue_after, claim_requeue_after, unready_requeue_after];
+    Faults {
+        faults,
+        is_stuck,
+        facts: fact.into_iter().collect(),
+        requeue_after: requeue_after.into_iter().chain(others).flatten().min(),
+    }
 }
 
 /// Ignores a missing claim for a short time after the creation of the object, because the watch of claims may be late.
@@ -415,14 +447,19 @@ fn progressing(fault: Option<&Fault>, observed: &Observed, counts: Counts, sizin
     } else if sizing.replicas > wanted {
         let why = match (&sizing.unready, sizing.unwatched, &sizing.gives_way) {
             (_, Some(kind), _) => format!("the watch of {kind} fails, so no worker is removed"),
-            (None, None, Some(uid)) if sizing.costs.is_empty() => {
-                let idle = observed.pods().find(|pod| pod.uid() == uid);
+            (None, None, Some(idle)) if sizing.marks.is_empty() => {
+                let idle = observed.pods().find(|pod| pod.uid() == idle.uid());
                 let name = idle.map_or("without state", |pod| pod.name());
                 format!(
                     "the idle worker {name} ends once all are ready, so that one with a saved state takes its place"
                 )
             }
-            (Some(pod), None, _) => format!(
+            (Some(Unready::Busy(pod)), None, _) => {
+                format!(
+                    "pod {pod} is not ready and has tasks, and would be removed first; the number waits for their end"
+                )
+            }
+            (Some(Unready::Unknown(pod)), None, _) => format!(
                 "pod {pod} is not ready and may be busy, and would be removed first; it has {} s to become ready",
                 UNREADY_HELD_FOR.as_secs()
             ),
@@ -550,110 +587,6 @@ fn unknown_loads(observed: &Observed, now: Timestamp) -> (Option<String>, Option
         format!("the load of pod {pod}{} is not known: {}", others(count), quote(why))
     });
     (message, soonest)
-}
-
-/// State that was lost is reported for so long after the pod has ended.
-const LOSS_REPORTED_FOR: Duration = Duration::from_secs(600);
-/// The beginning of a fact: the state of a pod was lost. Uid and time follow.
-pub(super) const LOST: &str = "lost ";
-
-/// State that is lost, not saved or damaged.
-struct Unsaved {
-    /// Present only while True.
-    verdict: Option<Verdict>,
-    /// The state of a pod was lost that was not among the facts.
-    is_newly_lost: bool,
-    /// The losses that are reported.
-    facts: Vec<String>,
-    requeue_after: Option<Duration>,
-}
-
-fn unsaved(observed: &Observed, now: Timestamp) -> Unsaved {
-    let type_ = conditions::CHECKPOINT_FAILED;
-    let reported = reported_losses(observed);
-    let ended = observed.ending.iter().filter_map(|pod| {
-        let ended = pod.init_container(MONITOR)?.state.terminated.as_ref()?;
-        let since = ended.finished_at.or(reported.get(pod.uid()).copied()).unwrap_or(now);
-        Some((pod, last_message_of(pod)?.error?, since))
-    });
-    let ended: Vec<(&Arc<PodView>, String, Timestamp)> = ended.collect();
-    let wait = |since: Timestamp| remaining(LOSS_REPORTED_FOR, since.min(now), now);
-    let lost = ended.iter().filter(|(_, _, since)| wait(*since).is_some());
-    let is_newly_lost = lost.clone().any(|(pod, _, _)| !reported.contains_key(pod.uid()));
-    let mut losses = reported;
-    losses.extend(ended.iter().map(|(pod, _, since)| (pod.uid().to_owned(), *since)));
-    let message = of_pods(lost.map(|(pod, error, _)| (pod.name(), error.clone())), "was not saved");
-    let message = message.or_else(|| {
-        // The pods are gone soon; the condition is kept for a while.
-        let known = observed.dispatcher.status.iter().flat_map(|status| &status.conditions);
-        let mut known = known.filter(|known| known.type_ == type_ && known.reason == reasons::STATE_LOST);
-        let message = known.next()?.message.clone();
-        if losses.is_empty() {
-            // Another process has reported it.
-            losses.insert(String::new(), now);
-        }
-        losses.values().any(|since| wait(*since).is_some()).then_some(message)
-    });
-    let is_kept = |uid: &str, since: Timestamp| {
-        wait(since).is_some() || ended.iter().any(|(pod, _, _)| pod.uid() == uid)
-    };
-    let kept = losses.iter().filter(|(uid, since)| is_kept(uid, **since));
-    let facts = kept.map(|(uid, since)| format!("{LOST}{uid} {since}")).collect();
-    let requeue_after = losses.values().filter_map(|since| wait(*since)).min();
-    let loads = || observed.pods().filter_map(|pod| Some((pod.name(), observed.load_of(pod)?)));
-    let unsaved = || {
-        let unsaved = loads().filter_map(|(pod, load)| Some((pod, load.unsaved.clone()?)));
-        of_pods(unsaved, "is not saved now").map(|message| holds(type_, reasons::STATE_NOT_SAVED, message))
-    };
-    let damaged = || {
-        let (pod, damage) = loads().find_map(|(pod, load)| Some((pod, load.damaged.as_deref()?)))?;
-        Some(holds(
-            type_,
-            reasons::STATE_DAMAGED,
-            format!("the monitor of pod {pod} reports: {}", quote(damage)),
-        ))
-    };
-    let lost = message.map(|message| holds(type_, reasons::STATE_LOST, message));
-    let verdict = lost.or_else(unsaved).or_else(damaged).or_else(|| started_empty(observed));
-    Unsaved { verdict, is_newly_lost, facts, requeue_after }
-}
-
-/// Workers that have started without a state and have not saved one yet. The loader leaves the reason.
-fn started_empty(observed: &Observed) -> Option<Verdict> {
-    let empty = observed.pods().filter_map(|pod| {
-        let ended = pod.init_container(LOADER)?.state.terminated.as_ref()?;
-        let is_saved = observed.load_of(pod).is_some_and(|load| load.saved.is_some());
-        let why = (ended.exit_code == 0 && !is_saved).then(|| ended.message.trim())?;
-        (!why.is_empty()).then(|| (pod.name(), why.to_owned()))
-    });
-    let (first, why, count) = {
-        let mut empty = empty;
-        let (first, why) = empty.next()?;
-        (first, why, empty.count() + 1)
-    };
-    let message = format!("pod {first}{} has started without a saved state: {}", others(count), quote(&why));
-    Some(holds(conditions::CHECKPOINT_FAILED, reasons::STARTED_EMPTY, message))
-}
-
-/// By uid of the pod, when the state was lost that the last plan has reported.
-fn reported_losses(observed: &Observed) -> BTreeMap<String, Timestamp> {
-    let losses = observed.facts.keys().filter_map(|fact| fact.strip_prefix(LOST)?.rsplit_once(' '));
-    losses.filter_map(|(uid, since)| Some((uid.to_owned(), since.parse().ok()?))).collect()
-}
-
-/// The first pod, how many others there are, and why.
-fn of_pods<'p>(mut pods: impl Iterator<Item = (&'p str, String)>, what: &str) -> Option<String> {
-    let (first, error) = pods.next()?;
-    Some(format!("the state of pod {first}{} {what}: {}", others(pods.count() + 1), quote(&error)))
-}
-
-/// Behind the name of the first of `count` pods.
-fn others(count: usize) -> String {
-    match count {
-        0 | 1 => String::new(),
-        2 => " and 1 other".to_owned(),
-        count => format!(" and {} others", count - 1),
-    }
 }
 
 /// Adds to `Ready` that the object is paused.

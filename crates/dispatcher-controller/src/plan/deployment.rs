@@ -27,8 +27,8 @@ pub(super) fn deployment(
     sizing: &Sizing,
     planned_on: Option<String>,
 ) -> RenderedDeployment {
-    let mut metadata = metadata(valid, names::deployment(&valid.name));
-    let gives_way = sizing.gives_way.iter().map(|uid| (labels::GIVES_WAY.to_owned(), uid.clone()));
+    let mut metadata = metadata(&valid.namespace, &valid.owner, names::deployment(&valid.name));
+    let gives_way = sizing.gives_way.iter().map(|idle| (labels::GIVES_WAY.to_owned(), idle.text()));
     metadata.annotations =
         Some(revision.annotations(valid.generation).into_iter().chain(gives_way).collect());
     let spec = DeploymentSpec {

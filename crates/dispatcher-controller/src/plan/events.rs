@@ -1,5 +1,5 @@
 //! Events: that an object became ready or ceased to be, a new reason why it is not ready, new numbers of workers because of
-//! the queue, and state that was lost or is not saved. Pure.
+//! the queue, state that was lost or is not saved, and that a pool has no budget of its own. Pure.
 
 use api::{
     aidispatcher::{AIDispatcherStatus, Phase},
@@ -51,7 +51,21 @@ pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assess
         let severity = if is_alarming { Severity::Warning } else { Severity::Normal };
         Some(Note { severity, reason, message: message.clone() })
     });
-    ready.into_iter().chain(checkpoint_failed).collect()
+    let omitted =
+        verdict(conditions::DISRUPTION_BUDGET_OMITTED).and_then(|omitted| of_budget(before, omitted));
+    ready.into_iter().chain(checkpoint_failed).chain(omitted).collect()
+}
+
+/// That the pool has no budget of its own, if that is new.
+pub(super) fn of_budget(before: Option<&AIDispatcherStatus>, omitted: &Verdict) -> Option<Note> {
+    let mut conditions = before.into_iter().flat_map(|before| &before.conditions);
+    let Verdict { type_, holds: _, reason, message } = omitted;
+    if conditions.any(|known| known.type_ == *type_ && known.reason == *reason) {
+        return None;
+    }
+    let is_wanted = *reason == reasons::OTHER_BUDGET;
+    let severity = if is_wanted { Severity::Normal } else { Severity::Warning };
+    Some(Note { severity, reason, message: message.clone() })
 }
 
 pub(super) fn of_scale(from: i32, to: i32, why: &str) -> Note {

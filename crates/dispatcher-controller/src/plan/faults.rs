@@ -3,7 +3,7 @@
 //! A container that keeps ending counts as faulty until it is ready, also while it runs again; otherwise conditions would
 //! change with every restart.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use api::{monitor::ExitCode, reasons};
 use jiff::Timestamp;
@@ -15,12 +15,14 @@ use workload::{
     gpu::unschedulable,
     loader,
     pod::{Container, PodView, Terminated},
+    revision::Revision,
     time::remaining,
 };
 
 use super::{
     pod::{LOADER, MONITOR, WORKER},
     readiness::{Readiness, is_ready, readiness},
+    revision::{Seen, seen},
 };
 use crate::{
     monitors::WorkerLoad,
@@ -112,59 +114,96 @@ pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timest
 /// A worker that runs for so long without being ready does not work as its contract says. Its first answer, five seconds of
 /// answers, and the probes come before.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Some agents read gigabytes of memory before they answer, and have no startup probe. Until then the phase is not Failed.
+const FAILED_AFTER: Duration = Duration::from_secs(180);
+
+/// Why workers that run are not ready.
+#[derive(Debug, Default)]
+pub(super) struct Unready {
+    pub(super) fault: Option<Fault>,
+    /// It makes the phase Failed.
+    pub(super) is_stuck: bool,
+    /// That a worker whose startup probe has succeeded is not ready. No field of its pod says since when.
+    pub(super) fact: Option<String>,
+    pub(super) requeue_after: Option<Duration>,
+}
 
 /// Why workers that run are not ready, while none of the revision is: they report no load, or a probe fails.
 pub(super) fn unready_fault(
     valid: &ValidDispatcher,
     observed: &Observed,
-    pods: &[&PodView],
+    revision: &Revision<'_>,
     now: Timestamp,
-) -> Found {
+) -> Unready {
+    let pods = revision.pods;
     let running = pods.iter().filter_map(|pod| {
-        let running = pod.container(WORKER)?.state.running.as_ref()?;
-        Some((running.started_at.or(pod.placed())?, pod))
+        let worker = pod.container(WORKER)?;
+        let running = worker.state.running.as_ref()?;
+        // The kubelet asks no other probe before that of the start has succeeded.
+        let has_started = worker.started != Some(false);
+        Some((running.started_at.or(pod.placed())?, pod)).filter(|_| has_started)
     });
     // A node that is lost makes pods unready that have worked.
     let was_ready =
-        |(since, pod): (Timestamp, &&PodView)| pod.ready_changed.is_some_and(|changed| changed > since);
+        |(since, pod): (Timestamp, &Arc<PodView>)| pod.ready_changed.is_some_and(|changed| changed > since);
     if pods.iter().any(|pod| pod.is_ready) || running.clone().any(was_ready) {
-        return (None, None);
+        return Unready::default();
     }
     let Some((since, pod)) = running.min_by_key(|(since, pod)| (*since, pod.uid())) else {
-        return (None, None);
+        return Unready::default();
+    };
+    let has_startup_probe = valid.probes.as_ref().is_some_and(|probes| probes.liveness.is_some());
+    let fact = has_startup_probe.then(|| format!("not ready {} {since}", pod.uid()));
+    let since = match &fact {
+        Some(fact) => observed.facts.get(fact).copied().unwrap_or(now),
+        None => since,
     };
     if let Some(wait) = remaining(READY_WITHIN, since, now) {
-        return (None, Some(wait));
+        return Unready { fact, requeue_after: Some(wait), ..Unready::default() };
     }
-    let is_known =
-        |load: &WorkerLoad| load.queued.is_some() || load.in_flight.is_some() || load.tokens.is_some();
-    let has_reported = pods.iter().filter_map(|pod| observed.load_of(pod)).any(is_known);
+    let requeue_after = remaining(FAILED_AFTER, since, now);
+    let cause = unready_cause(valid, observed, revision, pod);
+    let fault = cause.map(|cause| FaultyCondition::Progressing.fault(cause));
+    let is_stuck =
+        requeue_after.is_none() && fault.as_ref().is_some_and(|fault| needs_a_change(fault.reason));
+    Unready { fault, is_stuck, fact, requeue_after }
+}
+
+/// `pod` has run for long enough.
+fn unready_cause(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    revision: &Revision<'_>,
+    pod: &PodView,
+) -> Option<Cause> {
     let name = pod.name();
-    let cause = match &valid.probes {
-        _ if !has_reported => {
-            let why = observed.load_of(pod).and_then(|load| load.fault.as_deref());
-            let why = why.map(|why| format!(": {}", quote(why))).unwrap_or_default();
-            let message = format!(
-                "no worker of this revision has reported a load, such as that of pod {name}{why}; the worker must serve \
-                 /metrics on port {} (AGENT_METRICS_PORT)",
-                valid.metrics_port
-            );
-            Cause { reason: reasons::NEVER_REPORTED, message }
-        }
-        Some(probes) => {
-            let paths: Vec<&str> =
-                [&probes.readiness, &probes.liveness].into_iter().flatten().map(String::as_str).collect();
-            let message = format!(
-                "pod {name} reports its load and is not ready: {} on port {} must answer (spec.probes)",
-                paths.join(" and "),
-                probes.port
-            );
-            Cause { reason: reasons::PROBE_FAILED, message }
-        }
-        // Its load is known; the kubelet asks the monitor again in a moment.
-        None => return (None, None),
-    };
-    (Some(FaultyCondition::Progressing.fault(cause)), None)
+    let Seen { reported, ready } = seen(revision, observed);
+    let reports = revision.pods.iter().filter_map(|pod| observed.load_of(pod)).any(WorkerLoad::is_reported);
+    if reports {
+        // Its load is known; without paths the kubelet asks the monitor again in a moment.
+        let probes = valid.probes.as_ref()?;
+        let paths: Vec<&str> =
+            [&probes.readiness, &probes.liveness].into_iter().flatten().map(String::as_str).collect();
+        let message = format!(
+            "pod {name} reports its load and is not ready: {} on port {} must answer (spec.probes)",
+            paths.join(" and "),
+            probes.port
+        );
+        let reason = if ready { reasons::WORKERS_NOT_READY } else { reasons::PROBE_FAILED };
+        return Some(Cause { reason, message });
+    }
+    let why = observed.load_of(pod).and_then(|load| load.fault.as_deref());
+    let why = why.map(|why| format!(": {}", quote(why))).unwrap_or_default();
+    let must = format!("the worker must serve /metrics on port {} (AGENT_METRICS_PORT)", valid.metrics_port);
+    Some(if reported {
+        let message = format!("no worker reports a load now, such as that of pod {name}{why}; {must}");
+        Cause { reason: reasons::WORKERS_NOT_READY, message }
+    } else {
+        let message = format!(
+            "no worker of this revision has reported a load, such as that of pod {name}{why}; {must}"
+        );
+        Cause { reason: reasons::NEVER_REPORTED, message }
+    })
 }
 
 /// Why the claim for checkpoints cannot be used.
@@ -187,9 +226,9 @@ pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     Some(FaultyCondition::Progressing.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
 }
 
-/// A shortage of the cluster, which does not make the phase Failed.
-pub(super) fn is_shortage(reason: &str) -> bool {
-    reason == reasons::UNSCHEDULABLE
+/// Whether the fault makes the phase Failed: neither a shortage of the cluster, nor a revision that has worked.
+pub(super) fn needs_a_change(reason: &str) -> bool {
+    ![reasons::UNSCHEDULABLE, reasons::WORKERS_NOT_READY].contains(&reason)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use workload::{pod::PodView, time::remaining};
 
-use super::replicas::Sizing;
+use super::replicas::{Sizing, known_gives_way};
 use crate::{
     monitors::{WorkerLoad, has_tasks},
     observe::Observed,
@@ -20,7 +20,7 @@ use crate::{
 /// A deletion cost to write, with the annotations for node autoscalers. The pod carries uid and version.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Cost {
+pub(crate) struct Mark {
     pub(crate) pod: Box<Pod>,
     pub(crate) cost: i32,
     /// `None` takes one off.
@@ -41,16 +41,21 @@ const MARKED_AFTER: Duration = Duration::from_secs(10);
 /// A worker that gets tasks one after the other stays marked.
 const UNMARKED_AFTER: Duration = Duration::from_secs(60);
 
+/// A worker that serves only the depth of its queue may work on a task: few tasks take longer.
+const QUIET_FOR: Duration = Duration::from_secs(600);
+
 /// A mark that could not be written.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Annotations for node autoscalers that were refused. A policy of the cluster seldom changes.
+const GUARDS_TRIED_AGAIN_AFTER: Duration = Duration::from_secs(3_600);
 
 /// By the load of the worker.
 pub(super) fn cost(pod: &PodView, observed: &Observed) -> i32 {
-    let Some(WorkerLoad { queued, in_flight, has_tasks: streamed, works, .. }) = observed.load_of(pod) else {
-        return UNKNOWN;
-    };
+    let Some(load) = observed.load_of(pod) else { return UNKNOWN };
+    let WorkerLoad { queued, in_flight, .. } = load;
+    let streamed = streamed(load, observed);
     // Tasks of a shared queue make no worker busy before it takes one.
-    let (streamed, queued) = if observed.has_shared_queue() { (works, &None) } else { (streamed, queued) };
+    let queued = if observed.has_shared_queue() { &None } else { queued };
     // What Prometheus has of a worker may be half a minute old: it counts only while the stream is cut, and then an idle
     // worker may have become busy.
     match streamed {
@@ -61,17 +66,33 @@ pub(super) fn cost(pod: &PodView, observed: &Observed) -> i32 {
     }
 }
 
+/// Whether a worker has tasks as far as its stream shows it now. `None`: unknown.
+fn streamed(load: &WorkerLoad, observed: &Observed) -> Option<bool> {
+    if observed.has_shared_queue() { load.works } else { load.has_tasks }
+}
+
+/// Whether the stream of a worker is fresh and shows tasks.
+pub(super) fn has_tasks_now(pod: &PodView, observed: &Observed) -> bool {
+    observed.load_of(pod).is_some_and(|load| streamed(load, observed) == Some(true))
+}
+
 /// The write of a cost. A worker that may be busy keeps the annotations that it has.
-pub(super) fn mark(pod: &PodView, cost: i32, observed: &Observed) -> Cost {
-    let guards = if cost >= BUSY {
+pub(super) fn mark(pod: &PodView, cost: i32, observed: &Observed, now: Timestamp) -> Mark {
+    let guards = if are_guards_refused(observed, now) {
+        BTreeMap::new()
+    } else if cost >= BUSY {
         guards(pod, true, observed)
-    } else if cost <= IDLE && pod.deletion_cost.is_some_and(|known| known > IDLE) {
-        // Without a cost of this controller, a user has set them by hand.
+    } else if cost <= IDLE && is_marked(pod) {
         guards(pod, false, observed)
     } else {
         BTreeMap::new()
     };
-    Cost { pod: Box::new(pod.identity()), cost, guards }
+    Mark { pod: Box::new(pod.identity()), cost, guards }
+}
+
+/// Without a cost of this controller, a user has set the annotations by hand.
+fn is_marked(pod: &PodView) -> bool {
+    pod.deletion_cost.is_some_and(|known| known > IDLE)
 }
 
 /// The changes of the annotations for node autoscalers. Those in the template of the pod are the user's, and stay.
@@ -98,44 +119,63 @@ fn template_of<'o>(pod: &PodView, observed: &'o Observed) -> Option<&'o str> {
     older.revision.rendered.as_ref().map(|rendered| &*rendered.template)
 }
 
-/// Marks workers that have been busy for a while, and takes the marks off idle ones, unless costs are written for a smaller
-/// number anyway.
+/// Whether annotations for node autoscalers were refused lately: then costs are written alone.
+fn are_guards_refused(observed: &Observed, now: Timestamp) -> bool {
+    observed.guards_refused.is_some_and(|since| remaining(GUARDS_TRIED_AGAIN_AFTER, since, now).is_some())
+}
+
+/// Marks that follow the load of workers, whatever their number.
+#[derive(Debug, Default)]
+pub(super) struct Marking {
+    pub(super) marks: Vec<Mark>,
+    pub(super) facts: Vec<String>,
+    pub(super) requeue_after: Option<Duration>,
+}
+
+/// Adds the marks that follow the load, unless marks are written for a smaller number anyway.
 pub(super) fn marked(sizing: Sizing, observed: &Observed, now: Timestamp) -> Sizing {
-    if !sizing.costs.is_empty() || sizing.replicas < deployed(observed) {
+    if !sizing.marks.is_empty() {
         return sizing;
     }
-    let (mut costs, mut facts) = (Vec::new(), sizing.facts);
-    let mut requeue_after = sizing.requeue_after;
+    let has_first = sizing.gives_way.is_some() || sizing.replicas < observed.deployed_replicas();
+    let Marking { marks, facts, requeue_after } = marking(has_first, observed, now);
+    let facts = sizing.facts.into_iter().chain(facts).collect();
+    let requeue_after = sizing.requeue_after.into_iter().chain(requeue_after).min();
+    Sizing { marks, facts, requeue_after, ..sizing }
+}
+
+/// As the load is, for a pool whose number stays as it is.
+pub(super) fn of_present(observed: &Observed, now: Timestamp) -> Marking {
+    marking(known_gives_way(observed).is_some(), observed, now)
+}
+
+/// Marks workers that have been busy for a while, and takes the marks off idle ones. `has_first`: a worker that is to go
+/// before all others keeps its cost.
+fn marking(has_first: bool, observed: &Observed, now: Timestamp) -> Marking {
+    let Marking { mut marks, mut facts, mut requeue_after } = Marking::default();
     for pod in observed.pods() {
         let written = pod.deletion_cost.unwrap_or(IDLE);
-        let wanted = cost(pod, observed);
-        let (word, after) = match wanted {
-            BUSY if written != BUSY => ("busy", MARKED_AFTER),
-            IDLE if written > IDLE || written < IDLE && sizing.gives_way.is_none() => {
-                ("idle", UNMARKED_AFTER)
-            }
+        let lacks_guards = || !are_guards_refused(observed, now) && !guards(pod, true, observed).is_empty();
+        let is_quiet = || observed.load_of(pod).is_some_and(|load| load.is_quiet);
+        let (word, wanted, after) = match cost(pod, observed) {
+            BUSY if written != BUSY || lacks_guards() => ("busy", BUSY, MARKED_AFTER),
+            IDLE if written > IDLE || written < IDLE && !has_first => ("idle", IDLE, UNMARKED_AFTER),
+            UNKNOWN if is_marked(pod) && is_quiet() => ("quiet", IDLE, QUIET_FOR),
             _ => continue,
         };
         let fact = format!("{word} {}", pod.uid());
         let since = observed.facts.get(&fact).copied().unwrap_or(now);
-        match remaining(after, since, now) {
-            Some(wait) => requeue_after = Some(requeue_after.map_or(wait, |planned| planned.min(wait))),
-            None => {
-                // A write that is denied is not tried with every reading of a load.
-                let tried = format!("tried to mark {} in minute {}", pod.uid(), now.as_second() / 60);
-                if !observed.facts.contains_key(&tried) {
-                    costs.push(mark(pod, wanted, observed));
-                }
-                facts.push(tried);
-                let wait = TRIED_AGAIN_AFTER;
-                requeue_after = Some(requeue_after.map_or(wait, |planned| planned.min(wait)));
+        let wait = remaining(after, since, now);
+        if wait.is_none() {
+            // A write that is denied is not tried with every reading of a load.
+            let tried = format!("tried to mark {} in minute {}", pod.uid(), now.as_second() / 60);
+            if !observed.facts.contains_key(&tried) {
+                marks.push(mark(pod, wanted, observed, now));
             }
+            facts.push(tried);
         }
+        requeue_after = requeue_after.into_iter().chain([wait.unwrap_or(TRIED_AGAIN_AFTER)]).min();
         facts.push(fact);
     }
-    Sizing { costs, facts, requeue_after, ..sizing }
-}
-
-fn deployed(observed: &Observed) -> i32 {
-    observed.deployment.as_ref().map_or(0, |deployment| deployment.replicas)
+    Marking { marks, facts, requeue_after }
 }

@@ -3,22 +3,23 @@
 use std::collections::BTreeMap;
 
 use api::labels;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::{NAME, names, validate::ValidDispatcher};
+use crate::{NAME, names};
 
-pub(super) fn metadata(valid: &ValidDispatcher, name: String) -> ObjectMeta {
+pub(super) fn metadata(namespace: &str, owner: &OwnerReference, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
-        namespace: Some(valid.namespace.clone()),
-        labels: Some(labels_of(valid)),
-        owner_references: Some(vec![valid.owner.clone()]),
+        namespace: Some(namespace.to_owned()),
+        labels: Some(labels_of(&owner.name)),
+        owner_references: Some(vec![owner.clone()]),
         ..ObjectMeta::default()
     }
 }
 
-pub(super) fn labels_of(valid: &ValidDispatcher) -> BTreeMap<String, String> {
-    let mut labels = selector(&valid.name);
+/// Of the children of one AIDispatcher, and of its pods.
+pub(super) fn labels_of(instance: &str) -> BTreeMap<String, String> {
+    let mut labels = selector(instance);
     labels.insert(labels::MANAGED_BY.to_owned(), NAME.to_owned());
     labels
 }

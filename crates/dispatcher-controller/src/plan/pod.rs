@@ -103,7 +103,7 @@ fn grace_seconds(valid: &ValidDispatcher) -> i64 {
 
 fn pod_labels(valid: &ValidDispatcher) -> BTreeMap<String, String> {
     let mut labels = valid.pods.pod_labels.clone();
-    labels.extend(labels_of(valid));
+    labels.extend(labels_of(&valid.name));
     labels.insert(labels::APP.to_owned(), valid.name.clone());
     labels
 }

@@ -5,7 +5,10 @@
 //!
 //! The Deployment gets one worker more, and an annotation with the uid of the idle one, in one write. Once all workers are
 //! ready, the idle one gets the lowest deletion cost, and the Deployment its number back. Until then nothing ends: a new
-//! worker that finds no node, no quota or no storage costs the pool nothing.
+//! worker that finds no node, no quota or no storage costs the pool nothing, and is given up after a while.
+//!
+//! As in a rollout, the idle one ends first only if the new one waits for the claim that it holds, as far as the pods show
+//! it: the Deployment has one worker less until the idle one ends.
 
 use std::time::Duration;
 
@@ -16,11 +19,23 @@ use workload::{pod::PodView, revision::Revision, time::remaining};
 
 use super::{
     defaults::Defaults,
-    marks::{FIRST, IDLE, cost},
+    marks::{FIRST, IDLE, UNKNOWN, cost},
     readiness::is_ready,
-    replicas::{Sizing, known_gives_way, without_additional},
+    replicas::{GivesWay, Sizing, known_gives_way, without_additional},
+    rollout::{MOUNTED_WITHIN, claim_of_one, waits_for_claim},
 };
 use crate::{observe::Observed, validate::ValidDispatcher};
+
+/// A worker that starts for a state is ready within this time: its image is pulled, and its memory and state are loaded.
+const READY_WITHIN: Duration = Duration::from_secs(600);
+/// After one that was given up, or after an idle worker that has ended first.
+pub(super) const BACKS_OFF_FOR: Duration = Duration::from_secs(3_600);
+/// The ReplicaSet controller deletes the worker that ends first within this time.
+const ENDED_WITHIN: Duration = Duration::from_secs(60);
+/// The fact that a worker starts for a state.
+const STARTS: &str = "a worker starts for a state";
+/// The fact that the Deployment has one worker less.
+const ENDS: &str = "the idle worker ends first";
 
 /// A state that cannot be restored costs a pool no more than one idle worker in each such time.
 const REPLACED_AFTER: Duration = Duration::from_secs(60);
@@ -29,7 +44,7 @@ fn surveys_repeated_after(defaults: &Defaults) -> Duration {
     Duration::from_secs(defaults.checkpoint_seconds.into()) * 5 / 4
 }
 
-/// The number with one worker more while one gives way, and the event when that begins.
+/// The number with one worker more, or less, while one gives way, and the event when that begins.
 pub(super) fn replacement(
     valid: &ValidDispatcher,
     observed: &Observed,
@@ -38,15 +53,34 @@ pub(super) fn replacement(
     defaults: &Defaults,
     now: Timestamp,
 ) -> (Sizing, Option<Note>) {
+    let sizing = backing_off(valid, observed, sizing, now);
     // `sizing` has decided on another number of workers, or waits for that.
     let is_settled = sizing.replicas == sizing.desired && sizing.unwatched.is_none() && !valid.pods.paused;
     if !is_settled {
         return (sizing, None);
     }
     match known_gives_way(observed) {
-        Some(uid) => (under_way(valid, observed, revision, sizing, &uid, now), None),
+        Some(GivesWay::AfterSuccessor(uid)) => under_way(valid, observed, revision, sizing, &uid, now),
+        Some(GivesWay::First(uid)) => (ending(observed, sizing, uid, now), None),
         None => begun(valid, observed, revision, sizing, defaults, now),
     }
+}
+
+/// The fact that no worker is to be started for a state. Another spec may start one that succeeds.
+fn backs_off(valid: &ValidDispatcher) -> String {
+    format!("no worker starts for a state, generation {}", valid.generation)
+}
+
+/// Keeps the fact for its time.
+fn backing_off(valid: &ValidDispatcher, observed: &Observed, mut sizing: Sizing, now: Timestamp) -> Sizing {
+    let fact = backs_off(valid);
+    let since = observed.facts.get(&fact).copied();
+    if let Some(wait) = since.and_then(|since| remaining(BACKS_OFF_FOR, since, now)) {
+        sizing.facts.push(fact);
+        sizing.backs_off = observed.pods().any(|pod| unclaimed(observed, pod).is_some());
+        sizing.requeue_after = sizing.requeue_after.into_iter().chain([wait]).min();
+    }
+    sizing
 }
 
 /// The Deployment has one worker more than wanted.
@@ -57,22 +91,81 @@ fn under_way(
     sizing: Sizing,
     uid: &str,
     now: Timestamp,
-) -> Sizing {
-    let deployed = observed.deployment.as_ref().map_or(0, |deployment| deployment.replicas);
+) -> (Sizing, Option<Note>) {
+    let deployed = observed.deployed_replicas();
     if sizing.desired.saturating_add(1) != deployed {
         // Another number was decided, which the additional worker is a part of.
-        return sizing;
+        return (sizing, None);
     }
-    let idle = revision.pods.iter().find(|pod| pod.uid() == uid && is_blank(pod, observed));
     let goes_on = valid.checkpoint.is_some() && revision.is_deployed && observed.older.is_empty();
-    let Some(idle) = idle.filter(|_| goes_on) else {
-        return without_additional(sizing, None, observed, now);
+    let idle = revision.pods.iter().find(|pod| pod.uid() == uid).filter(|_| goes_on);
+    let idle = idle.and_then(|pod| Some((pod, blankness(pod, observed)?)));
+    let Some((idle, blankness)) = idle else {
+        return (without_additional(sizing, None, observed, now), None);
     };
     let is_there = revision.pods.len() >= usize::try_from(deployed).unwrap_or_default();
-    if is_there && revision.pods.iter().all(|pod| is_ready(pod, now)) {
-        return without_additional(sizing, Some(idle.uid()), observed, now);
+    let are_ready = is_there && revision.pods.iter().all(|pod| is_ready(pod, now));
+    if are_ready && blankness == Blankness::Blank {
+        let ended = without_additional(sizing, Some(uid), observed, now);
+        return (with_facts(ended, [STARTS.to_owned()]), None);
     }
-    Sizing { replicas: deployed, gives_way: Some(uid.to_owned()), ..sizing }
+    let others = revision.pods.iter().filter(|pod| pod.uid() != uid);
+    let claim = claim_of_one(valid, observed).filter(|_| blankness == Blankness::Blank);
+    let waits = claim.zip(others.filter_map(|pod| waits_for_claim(pod, observed)).min());
+    if let Some((claim, _)) = waits.filter(|(_, since)| remaining(MOUNTED_WITHIN, *since, now).is_none()) {
+        return ended_first(sizing, idle, claim, backs_off(valid), observed, now);
+    }
+    let since = observed.facts.get(STARTS).copied().unwrap_or(now);
+    let Some(wait) = remaining(READY_WITHIN, since, now) else {
+        let given_up = without_additional(sizing, None, observed, now);
+        return (with_facts(given_up, [STARTS.to_owned(), backs_off(valid)]), None);
+    };
+    let mounted = waits.and_then(|(_, since)| remaining(MOUNTED_WITHIN, since, now));
+    let requeue_after = sizing.requeue_after.into_iter().chain([wait]).chain(mounted).min();
+    let gives_way = Some(GivesWay::AfterSuccessor(uid.to_owned()));
+    let kept = Sizing { replicas: deployed, gives_way, requeue_after, ..sizing };
+    (with_facts(kept, [STARTS.to_owned()]), None)
+}
+
+fn with_facts(mut sizing: Sizing, facts: impl IntoIterator<Item = String>) -> Sizing {
+    sizing.facts.extend(facts);
+    sizing
+}
+
+/// The number without the idle worker and without the one that waits for its claim: of the two, the ReplicaSet controller
+/// would delete the one that is not ready.
+fn ended_first(
+    sizing: Sizing,
+    idle: &PodView,
+    claim: &str,
+    backs_off: String,
+    observed: &Observed,
+    now: Timestamp,
+) -> (Sizing, Option<Note>) {
+    let replicas = sizing.desired.saturating_sub(1).max(0);
+    let ended = without_additional(Sizing { replicas, ..sizing }, Some(idle.uid()), observed, now);
+    if ended.replicas != replicas {
+        return (with_facts(ended, [STARTS.to_owned()]), None);
+    }
+    let message = format!(
+        "pod {} is idle and has no state, and its successor waits for PersistentVolumeClaim {claim}: it ends before the \
+         next worker starts, which restores a state",
+        idle.name()
+    );
+    let note = Note { severity: Severity::Normal, reason: reasons::STATE_UNCLAIMED, message };
+    let gives_way = Some(GivesWay::First(idle.uid().to_owned()));
+    // A state that cannot be restored costs no further worker for a while.
+    (with_facts(Sizing { gives_way, ..ended }, [backs_off, ENDS.to_owned()]), Some(note))
+}
+
+/// The Deployment has one worker less until the idle one ends.
+fn ending(observed: &Observed, sizing: Sizing, uid: String, now: Timestamp) -> Sizing {
+    let since = observed.facts.get(ENDS).copied().unwrap_or(now);
+    let wait = remaining(ENDED_WITHIN, since, now);
+    let Some(wait) = wait.filter(|_| observed.pods().any(|pod| pod.uid() == uid)) else { return sizing };
+    let requeue_after = sizing.requeue_after.into_iter().chain([wait]).min();
+    let (replicas, gives_way) = (observed.deployed_replicas(), Some(GivesWay::First(uid)));
+    with_facts(Sizing { replicas, gives_way, requeue_after, ..sizing }, [ENDS.to_owned()])
 }
 
 /// At most one worker gives way, and none while workers come or go.
@@ -85,13 +178,13 @@ fn begun(
     now: Timestamp,
 ) -> (Sizing, Option<Note>) {
     let wanted = usize::try_from(sizing.desired).unwrap_or_default();
-    let deployed = observed.deployment.as_ref().map(|deployment| deployment.replicas);
     let is_stable = revision.is_deployed
         && observed.older.is_empty()
-        && deployed == Some(sizing.desired)
+        && observed.deployed_replicas() == sizing.desired
         && revision.pods.len() == wanted
         && revision.pods.iter().all(|pod| is_ready(pod, now));
-    if valid.checkpoint.is_none() || !is_stable {
+    let backs_off = sizing.facts.contains(&backs_off(valid));
+    if valid.checkpoint.is_none() || !is_stable || backs_off {
         return (sizing, None);
     }
     let without_state = revision.pods.iter().filter_map(|pod| Some((pod, unclaimed(observed, pod)?)));
@@ -111,7 +204,8 @@ fn begun(
         pod.name()
     );
     let note = Note { severity: Severity::Normal, reason: reasons::STATE_UNCLAIMED, message };
-    let (replicas, gives_way) = (sizing.desired.saturating_add(1), Some(pod.uid().to_owned()));
+    let (replicas, gives_way) =
+        (sizing.desired.saturating_add(1), Some(GivesWay::AfterSuccessor(pod.uid().to_owned())));
     (Sizing { replicas, gives_way, ..sizing }, Some(note))
 }
 
@@ -122,12 +216,26 @@ fn unclaimed(observed: &Observed, pod: &PodView) -> Option<u64> {
     (queued == 0 && load.in_flight == Some(0)).then_some(load.unclaimed?).filter(|states| *states > 0)
 }
 
-/// Whether the worker is still idle, and has neither a state nor used tokens. Its monitor does not look for states all the
-/// time, and the new worker has claimed one by now.
-fn is_blank(pod: &PodView, observed: &Observed) -> bool {
+/// Whether a worker that gives way is still without a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blankness {
+    Blank,
+    /// Its monitor was not read, or has not read the worker, a moment ago.
+    Unknown,
+}
+
+/// `None`: the worker has tasks, a state or used tokens. Its monitor does not look for states all the time, and the new
+/// worker has claimed one by now.
+fn blankness(pod: &PodView, observed: &Observed) -> Option<Blankness> {
     let load = observed.load_of(pod);
-    let has_worked = load.is_none_or(|load| load.saved.is_some() || load.tokens.is_some_and(|used| used > 0));
-    [FIRST, IDLE].contains(&cost(pod, observed)) && !has_worked
+    let has_worked =
+        load.is_some_and(|load| load.saved.is_some() || load.tokens.is_some_and(|used| used > 0));
+    match cost(pod, observed) {
+        _ if has_worked => None,
+        FIRST | IDLE => Some(Blankness::Blank),
+        UNKNOWN => Some(Blankness::Unknown),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -230,7 +338,7 @@ mod tests {
                 scene.loads(vec![known]);
                 let plan = scene.plan_at(at(86_400));
                 assert_eq!(planned(&plan), (2, Some("coder-0".to_owned())));
-                assert!(plan.costs.is_empty() && plan.replaces.is_none());
+                assert!(plan.marks.is_empty() && plan.replaces.is_none());
                 assert_eq!(plan.status.current_phase, Some(Phase::Ready));
             }
         }
@@ -251,9 +359,9 @@ mod tests {
         };
         set(&mut scene, "");
         let marking = scene.plan();
-        let costs: Vec<_> =
-            marking.costs.iter().map(|cost| (cost.pod.metadata.name.clone(), cost.cost)).collect();
-        assert_eq!(costs, [(Some("coder-0".to_owned()), -1)]);
+        let marks: Vec<_> =
+            marking.marks.iter().map(|mark| (mark.pod.metadata.name.clone(), mark.cost)).collect();
+        assert_eq!(marks, [(Some("coder-0".to_owned()), -1)]);
         assert_eq!(planned(&marking), (2, Some("coder-0".to_owned())));
         set(&mut scene, ", cost: -1");
         let marked = scene.plan();
@@ -261,7 +369,7 @@ mod tests {
             observed.facts = marked.facts.iter().map(|fact| (fact.clone(), at(-1))).collect();
         });
         let ended = scene.plan();
-        assert_eq!((planned(&ended), ended.costs.len()), ((1, None), 0));
+        assert_eq!((planned(&ended), ended.marks.len()), ((1, None), 0));
     }
 
     #[test]
@@ -270,11 +378,144 @@ mod tests {
         scene.pods(&[&format!("{{name: coder-0, {READY}}}"), PENDING]);
         scene.loads(vec![load(0, 1)]);
         let plan = scene.plan();
-        assert!(plan.costs.iter().all(|cost| cost.cost > 0), "{:?}", plan.costs);
+        assert!(plan.marks.iter().all(|mark| mark.cost > 0), "{:?}", plan.marks);
         scene.observe(|observed| {
             observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-6))).collect();
         });
         assert_eq!(planned(&scene.plan()), (1, None), "the one that is not ready goes");
+    }
+
+    #[test]
+    fn a_load_that_is_not_known_for_a_moment_ends_nothing() {
+        let mut scene = under_way();
+        let ready = [format!("{{name: coder-0, {READY}}}"), format!("{{name: coder-1, {READY}}}")];
+        let ready: Vec<&str> = ready.iter().map(String::as_str).collect();
+        for pods in [&[ready[0], PENDING], &ready[..]] {
+            scene.pods(pods);
+            scene.loads(vec![WorkerLoad::default(), load(0, 0)]);
+            let plan = scene.plan();
+            assert_eq!((planned(&plan), plan.marks.len()), ((2, Some("coder-0".to_owned())), 0));
+        }
+        // It is no worker without a state any more.
+        for known in
+            [WorkerLoad { saved: Some(1), ..load(0, 0) }, WorkerLoad { tokens: Some(1), ..load(0, 0) }]
+        {
+            scene.pods(&[ready[0], PENDING]);
+            scene.loads(vec![known]);
+            let plan = scene.plan();
+            noted(&mut scene, &plan, -6);
+            assert_eq!(planned(&scene.plan()), (1, None));
+            scene.observe(|observed| observed.facts.clear());
+        }
+    }
+
+    /// Of the last plan, since so many seconds.
+    fn noted(scene: &mut Scene, plan: &Plan, seconds: i64) {
+        let facts = plan.facts.iter().map(|fact| (fact.clone(), at(seconds))).collect();
+        scene.observe(|observed| observed.facts = facts);
+    }
+
+    #[test]
+    fn a_worker_that_does_not_become_ready_is_given_up_and_not_tried_again_for_an_hour() {
+        let mut scene = under_way();
+        let idle = format!("{{name: coder-0, {READY}}}");
+        scene.pods(&[&idle, PENDING]);
+        scene.loads(vec![finds(1, 0, 0)]);
+        let begun = scene.plan();
+        noted(&mut scene, &begun, -599);
+        let waits = scene.plan();
+        assert_eq!(planned(&waits), (2, Some("coder-0".to_owned())));
+        assert!(waits.requeue_after <= Some(Duration::from_secs(1)));
+        noted(&mut scene, &begun, -600);
+        let marking = scene.plan();
+        noted(&mut scene, &marking, -600);
+        let given_up = scene.plan();
+        assert_eq!(planned(&given_up), (1, None));
+        assert!(given_up.marks.iter().all(|mark| mark.cost >= 0), "the one that is not ready goes");
+        deploy(&mut scene, &given_up);
+        noted(&mut scene, &given_up, 0);
+        scene.pods(&[&idle]);
+        scene.loads(vec![finds(1, 0, 0)]);
+        let backs_off = scene.plan_at(at(3_599));
+        assert_eq!((planned(&backs_off), backs_off.replaces.is_none()), ((1, None), true));
+        let mut conditions = backs_off.status.conditions.iter();
+        let progressing = conditions.find(|known| known.type_ == api::conditions::PROGRESSING).unwrap();
+        assert!(progressing.message.contains("a saved state waits"), "{}", progressing.message);
+        assert_eq!(backs_off.status.current_phase, Some(Phase::Ready));
+        assert_eq!(planned(&scene.plan_at(at(3_600))).0, 2);
+        scene.edit_spec(|_| ());
+        assert_eq!(planned(&scene.plan_at(at(60))).0, 2, "another spec may be one that starts");
+    }
+
+    /// As `under_way`, with a claim of these access modes, and a successor on another node.
+    fn with_claim(modes: &str, since: i64) -> Scene {
+        let mut scene = Scene::ready("{role: coder, checkpoint: {claimName: states}}", 1);
+        let claim = format!("{{metadata: {{name: states}}, spec: {{accessModes: [{modes}]}}}}");
+        scene.observe(|observed| {
+            observed.claim = Some(std::sync::Arc::new(serde_saphyr::from_str(&claim).unwrap()));
+        });
+        self::since(&mut scene, &[600]);
+        scene.loads(vec![finds(1, 0, 0)]);
+        let begun = scene.plan();
+        assert_eq!(planned(&begun), (2, Some("coder-0".to_owned())));
+        deploy(&mut scene, &begun);
+        let creating = "containers: [{name: worker, state: {waiting: {reason: PodInitializing}}}]";
+        scene.pods(&[
+            &format!("{{name: coder-0, {READY}}}"),
+            &format!("{{name: coder-1, node: b, phase: Pending, created: '{}', {creating}}}", at(since)),
+        ]);
+        scene.loads(vec![finds(1, 0, 0)]);
+        scene
+    }
+
+    #[test]
+    fn the_idle_worker_ends_first_only_where_its_successor_waits_for_its_claim() {
+        for (modes, since) in [("ReadWriteMany", -300), ("ReadWriteOnce", -59)] {
+            let mut scene = with_claim(modes, since);
+            let plan = scene.plan();
+            noted(&mut scene, &plan, -6);
+            assert_eq!(planned(&scene.plan()), (2, Some("coder-0".to_owned())), "{modes}");
+        }
+        let mut scene = with_claim("ReadWriteOnce", -60);
+        let marking = scene.plan();
+        assert_eq!(planned(&marking), (2, Some("coder-0".to_owned())));
+        let costs: Vec<i32> = marking.marks.iter().map(|mark| mark.cost).collect();
+        assert_eq!(costs, [-1, 100]);
+        noted(&mut scene, &marking, -6);
+        let ended = scene.plan();
+        assert_eq!(planned(&ended), (0, Some("first coder-0".to_owned())));
+        assert!(ended.replaces.as_ref().unwrap().message.contains("PersistentVolumeClaim states"));
+        assert_eq!(ended.status.desired_replicas, 1);
+        deploy(&mut scene, &ended);
+        noted(&mut scene, &ended, 0);
+        // The ReplicaSet controller has not deleted it yet.
+        scene.pods(&[&format!("{{name: coder-0, cost: -1, {READY}}}")]);
+        scene.loads(vec![finds(1, 0, 0)]);
+        let waits = scene.plan_at(at(59));
+        assert_eq!((planned(&waits), waits.marks.len()), ((0, Some("first coder-0".to_owned())), 0));
+        assert_eq!(planned(&scene.plan_at(at(60))), (1, None), "it does not end");
+        scene.pods(&[]);
+        let next = scene.plan_at(at(1));
+        assert_eq!((planned(&next), next.status.desired_replicas), ((1, None), 1));
+        // A state that cannot be restored costs no further worker.
+        deploy(&mut scene, &next);
+        noted(&mut scene, &next, 0);
+        self::since(&mut scene, &[600]);
+        scene.loads(vec![finds(1, 0, 0)]);
+        assert_eq!(planned(&scene.plan_at(at(600))), (1, None));
+    }
+
+    #[test]
+    fn a_scaled_pool_of_one_worker_comes_back_after_that_has_ended_first() {
+        let spec =
+            "{role: coder, checkpoint: {claimName: states}, autoscaling: {minReplicas: 1, maxReplicas: 1}}";
+        let mut scene = Scene::ready(spec, 0);
+        scene.observe(|observed| {
+            observed.deployment.as_mut().unwrap().gives_way = Some("first coder-0".into());
+        });
+        scene.pods(&[]);
+        let plan = scene.plan();
+        assert_eq!((planned(&plan), plan.status.desired_replicas), ((1, None), 1));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use workload::{
     time::{elapsed, remaining},
 };
 
-use super::marks::{Cost, FIRST, IDLE, UNKNOWN, cost, mark};
+use super::marks::{FIRST, IDLE, Mark, UNKNOWN, cost, has_tasks_now, mark};
 use crate::{
     observe::Observed,
     validate::{ValidDispatcher, Workers},
@@ -36,15 +36,54 @@ pub(super) struct Sizing {
     pub(super) decision: Option<Box<Decision>>,
     /// The process has just started and loads are still missing: nothing is decided, and the reported condition is kept.
     pub(super) is_awaiting: bool,
-    pub(super) costs: Vec<Cost>,
+    pub(super) marks: Vec<Mark>,
     /// A pod that is not ready and may be busy: while the number stays for it.
-    pub(super) unready: Option<String>,
-    /// Uid of the idle worker without state that ends once one more worker is ready: while the Deployment has that one more.
-    pub(super) gives_way: Option<String>,
+    pub(super) unready: Option<Unready>,
+    /// The idle worker without state that ends for one with a state: while the Deployment has another number for that.
+    pub(super) gives_way: Option<GivesWay>,
+    /// No worker has restored a saved state lately although one was started for it: none is started again for a while.
+    pub(super) backs_off: bool,
     /// A kind whose watch fails: no worker is removed.
     pub(super) unwatched: Option<&'static str>,
     pub(super) facts: Vec<String>,
     pub(super) requeue_after: Option<Duration>,
+}
+
+/// A pod that is not ready, would be deleted before idle ones, and is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unready {
+    /// For as long as it has tasks.
+    Busy(String),
+    /// For `UNREADY_HELD_FOR`.
+    Unknown(String),
+}
+
+/// The worker, by its uid, that ends for one with a state. The Deployment's annotation `gives-way` says the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum GivesWay {
+    /// The Deployment has one worker more; this one ends once all are ready.
+    AfterSuccessor(String),
+    /// The Deployment has one worker less until this one ends, because no other one can mount its claim meanwhile.
+    First(String),
+}
+
+/// In the annotation, before the uid of `GivesWay::First`.
+const ENDS_FIRST: &str = "first ";
+
+impl GivesWay {
+    pub(super) fn uid(&self) -> &str {
+        match self {
+            Self::AfterSuccessor(uid) | Self::First(uid) => uid,
+        }
+    }
+
+    /// As the annotation has it.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::AfterSuccessor(uid) => uid.clone(),
+            Self::First(uid) => format!("{ENDS_FIRST}{uid}"),
+        }
+    }
 }
 
 /// From the last write of a cost until the number falls, because the ReplicaSet controller chooses by what its own watch has
@@ -69,8 +108,12 @@ const HELD_BACK: &str = "a smaller number is held back";
 
 pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Sizing {
     let deployed = present(valid, observed);
-    // The rules of scaling do not count the worker that starts before another one ends.
-    let present = deployed - additional(observed);
+    // The rules of scaling count neither the worker that starts before another one ends, nor the gap that it leaves.
+    let present = match known_gives_way(observed) {
+        Some(GivesWay::AfterSuccessor(_)) => deployed - 1,
+        Some(GivesWay::First(_)) => observed.deployed_replicas().saturating_add(1),
+        None => deployed,
+    };
     if let Some(kind) = observed.unwatched {
         return held(valid, observed, (deployed, present), kind);
     }
@@ -89,9 +132,10 @@ pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestam
         replicas: desired,
         decision,
         is_awaiting: awaited.is_some(),
-        costs: Vec::new(),
+        marks: Vec::new(),
         unready: None,
         gives_way: None,
+        backs_off: false,
         unwatched: None,
         facts: Vec::new(),
         requeue_after: period,
@@ -120,35 +164,36 @@ fn held(
         replicas,
         decision: None,
         is_awaiting: false,
-        costs: Vec::new(),
+        marks: Vec::new(),
         unready: None,
         gives_way: known_gives_way(observed).filter(|_| replicas == deployed),
+        backs_off: false,
         unwatched: Some(kind),
         facts: Vec::new(),
         requeue_after: Some(PERIOD),
     }
 }
 
-/// The uid of the worker that the Deployment has one more worker for.
-pub(super) fn known_gives_way(observed: &Observed) -> Option<String> {
-    let deployment = observed.deployment.as_ref().filter(|deployment| deployment.replicas > 1)?;
-    deployment.gives_way.as_deref().map(str::to_owned)
+/// The worker for which the Deployment has another number than wanted.
+pub(super) fn known_gives_way(observed: &Observed) -> Option<GivesWay> {
+    let deployment = observed.deployment.as_ref()?;
+    let text = deployment.gives_way.as_deref()?;
+    match text.strip_prefix(ENDS_FIRST) {
+        Some(uid) => Some(GivesWay::First(uid.to_owned())),
+        // A user has set another number.
+        None if deployment.replicas <= 1 => None,
+        None => Some(GivesWay::AfterSuccessor(text.to_owned())),
+    }
 }
 
-/// Workers of the Deployment beyond the wanted ones.
-fn additional(observed: &Observed) -> i32 {
-    i32::from(known_gives_way(observed).is_some())
-}
-
-/// The number without the additional worker, once the costs are set: the idle worker `first` ends before all others.
+/// The number that is below that of the Deployment, once the costs are set: the idle worker `first` ends before all others.
 pub(super) fn without_additional(
     sized: Sizing,
     first: Option<&str>,
     observed: &Observed,
     now: Timestamp,
 ) -> Sizing {
-    let deployed = sized.desired + additional(observed);
-    held_back(sized, deployed, first, observed, now)
+    held_back(sized, observed.deployed_replicas(), first, observed, now)
 }
 
 /// Idle workers first: until busy ones have their cost, the number stays. `first`: uid of the worker before all others.
@@ -166,10 +211,14 @@ fn held_back(
         other => other,
     };
     let written = |pod: &PodView| pod.deletion_cost.unwrap_or(IDLE);
+    let with = |known: &[String], facts: &[&str]| {
+        known.iter().cloned().chain(facts.iter().map(|&fact| fact.to_owned())).collect::<Vec<_>>()
+    };
     if let Some(wait) = first_loads(observed, now) {
         // This process does not know yet which workers are busy, and another one may have marked them.
         let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-        return held(Sizing { requeue_after, facts: vec![HELD_BACK.to_owned()], ..sized });
+        let facts = with(&sized.facts, &[HELD_BACK]);
+        return held(Sizing { requeue_after, facts, ..sized });
     }
     // With equal costs the order of deletion does not matter.
     if !differ(observed, &wanted) && !differ(observed, &written) {
@@ -177,21 +226,24 @@ fn held_back(
     }
     let held_since = observed.facts.get(HELD_BACK).copied();
     let is_held_long = held_since.is_some_and(|since| remaining(UNREADY_HELD_AT_MOST, since, now).is_none());
-    let unready = busy_before_idle(sized.replicas, observed, now).filter(|_| !is_held_long);
-    if let Some((pod, wait)) = unready {
-        let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-        let facts = vec![HELD_BACK.to_owned()];
-        return held(Sizing { unready: Some(pod), requeue_after, facts, ..sized });
+    if let Some((unready, wait)) = busy_before_idle(sized.replicas, is_held_long, observed, now) {
+        let requeue_after = sized.requeue_after.into_iter().chain(wait).min();
+        let facts = match unready {
+            // The limit counts from when its tasks are not known.
+            Unready::Busy(_) => sized.facts,
+            Unready::Unknown(_) => with(&sized.facts, &[HELD_BACK]),
+        };
+        return held(Sizing { unready: Some(unready), requeue_after, facts, ..sized });
     }
-    let costs: Vec<Cost> = observed
+    let marks: Vec<Mark> = observed
         .pods()
         .filter(|pod| written(pod) != wanted(pod))
-        .map(|pod| mark(pod, wanted(pod), observed))
+        .map(|pod| mark(pod, wanted(pod), observed, now))
         .collect();
-    let mut facts = vec![TOO_MANY.to_owned(), HELD_BACK.to_owned()];
+    let mut facts = with(&sized.facts, &[TOO_MANY, HELD_BACK]);
     let since = |fact: &str| observed.facts.get(fact).copied();
     let is_overdue = since(TOO_MANY).is_some_and(|since| remaining(HELD_FOR, since, now).is_none());
-    let wait = if costs.is_empty() {
+    let wait = if marks.is_empty() {
         facts.push(COSTS_ARE_SET.to_owned());
         remaining(COSTS_SEEN_FOR, since(COSTS_ARE_SET).unwrap_or(now), now)
     } else {
@@ -200,17 +252,22 @@ fn held_back(
     match wait.filter(|_| !is_overdue) {
         Some(wait) => {
             let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-            held(Sizing { costs, facts, requeue_after, ..sized })
+            held(Sizing { marks, facts, requeue_after, ..sized })
         }
         // The ReplicaSet controller chooses by the costs that it has; if this number is overdue, the newest of them are
         // written a moment before it.
-        None => Sizing { costs, facts, ..sized },
+        None => Sizing { marks, facts, ..sized },
     }
 }
 
 /// A worker that may be busy and would be deleted before idle ones, because its pod is not ready at present, and how long
-/// it is still waited for.
-fn busy_before_idle(desired: i32, observed: &Observed, now: Timestamp) -> Option<(String, Duration)> {
+/// it is still waited for. `None`: until its load changes. `is_held_long`: only those that have tasks are waited for.
+fn busy_before_idle(
+    desired: i32,
+    is_held_long: bool,
+    observed: &Observed,
+    now: Timestamp,
+) -> Option<(Unready, Option<Duration>)> {
     let wanted = |pod: &PodView| cost(pod, observed);
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let removed = number(observed.pods().count()).saturating_sub(desired);
@@ -225,7 +282,12 @@ fn busy_before_idle(desired: i32, observed: &Observed, now: Timestamp) -> Option
         let idle = number(cheaper().filter(|other| other.is_ready).count());
         let is_deleted_first = goes_before < removed && idle > removed.saturating_sub(unready);
         let since = pod.ready_changed.filter(|_| is_deleted_first)?;
-        Some((pod.name().to_owned(), remaining(UNREADY_HELD_FOR, since, now)?))
+        // A worker whose `readinessPath` does not answer while it works is not ready for as long as its tasks last.
+        if has_tasks_now(pod, observed) {
+            return Some((Unready::Busy(pod.name().to_owned()), None));
+        }
+        let wait = remaining(UNREADY_HELD_FOR, since, now).filter(|_| !is_held_long)?;
+        Some((Unready::Unknown(pod.name().to_owned()), Some(wait)))
     })
 }
 

@@ -1,14 +1,16 @@
 //! The revision of the current spec. `workload::revision` decides which recorded template is used. Pure.
 
 use api::labels;
+use jiff::Timestamp;
 use serde_json::json;
 use workload::revision::{DesiredTemplate, Revision};
 
 use super::{
     defaults::Defaults,
     pod::{WORKER, pod_template},
+    readiness::is_ready,
 };
-use crate::{observe::Observed, validate::ValidDispatcher};
+use crate::{monitors::WorkerLoad, observe::Observed, validate::ValidDispatcher};
 
 /// Key in the record.
 const IMAGE: &str = "image";
@@ -28,14 +30,42 @@ pub(super) fn revision<'a>(
 }
 
 /// `status.resolved`.
-pub(super) fn resolved(revision: &Revision<'_>) -> api::aidispatcher::Resolved {
+pub(super) fn resolved(
+    revision: &Revision<'_>,
+    observed: &Observed,
+    now: Timestamp,
+) -> api::aidispatcher::Resolved {
     let containers = revision.template.pointer("/spec/containers").and_then(|found| found.as_array());
     let worker = containers.into_iter().flatten().find(|container| container["name"] == WORKER);
     let image = worker.and_then(|worker| worker["image"].as_str());
+    let Seen { reported, ready } = seen(revision, observed);
+    let ready = ready || revision.pods.iter().any(|pod| is_ready(pod, now));
+    let mut loads = revision.pods.iter().filter_map(|pod| observed.load_of(pod));
     api::aidispatcher::Resolved {
         image: image.unwrap_or(revision.default(IMAGE)).to_owned(),
         template: Some(revision.digest()),
+        reported: reported || ready || loads.any(WorkerLoad::is_reported),
+        ready,
     }
+}
+
+/// What the status has of the past of a revision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// A worker has reported a load.
+    pub(super) reported: bool,
+    /// A worker has been ready.
+    pub(super) ready: bool,
+}
+
+pub(super) fn seen(revision: &Revision<'_>, observed: &Observed) -> Seen {
+    let resolved = observed.dispatcher.status.as_ref().and_then(|status| status.resolved.as_ref());
+    let resolved = resolved.filter(|resolved| resolved.reported || resolved.ready);
+    let is_same = |resolved: &&api::aidispatcher::Resolved| resolved.template == Some(revision.digest());
+    resolved.filter(is_same).map_or(Seen { reported: false, ready: false }, |resolved| Seen {
+        reported: resolved.reported,
+        ready: resolved.ready,
+    })
 }
 
 /// `defaults`, and those of the deployed template that this process has no longer, if that is the template of this spec.

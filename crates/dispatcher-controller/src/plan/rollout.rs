@@ -23,7 +23,7 @@ pub(super) enum Strategy {
 }
 
 /// Volumes are attached and mounted within this time, unless another node has them.
-const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
 /// Part of the scheduler's message about a ReadWriteOncePod claim that is in use.
 const USED_BY_A_POD: &str = "PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 
@@ -53,14 +53,16 @@ pub(super) fn rollout(
     }
 }
 
+/// The claim for checkpoints, if pods on two nodes cannot write to it.
+pub(super) fn claim_of_one<'v>(valid: &'v ValidDispatcher, observed: &Observed) -> Option<&'v str> {
+    let Storage::Claim(name) = &valid.checkpoint.as_ref()?.storage else { return None };
+    let is_of_one = observed.claim.as_ref().is_some_and(|claim| !claim.is_writable_by_many());
+    is_of_one.then_some(name)
+}
+
 /// Whether all older pods use the claim, and others cannot mount it meanwhile.
 fn holds_claim(valid: &ValidDispatcher, observed: &Observed) -> bool {
-    let Some(Storage::Claim(name)) = valid.checkpoint.as_ref().map(|checkpoint| &checkpoint.storage) else {
-        return false;
-    };
-    if observed.claim.as_ref().is_none_or(|claim| claim.is_writable_by_many()) {
-        return false;
-    }
+    let Some(name) = claim_of_one(valid, observed) else { return false };
     let mounts = format!("\"claimName\":\"{name}\"");
     let has_claim = |older: &OlderRevision| {
         older.revision.rendered.as_ref().is_some_and(|rendered| rendered.template.contains(&mounts))
@@ -69,7 +71,7 @@ fn holds_claim(valid: &ValidDispatcher, observed: &Observed) -> bool {
 }
 
 /// Since when a new pod waits for the claim, as far as its status shows it.
-fn waits_for_claim(pod: &PodView, observed: &Observed) -> Option<Timestamp> {
+pub(super) fn waits_for_claim(pod: &PodView, observed: &Observed) -> Option<Timestamp> {
     if pod.node.is_some() {
         // Images and Secrets of variables come after the volumes.
         let mut holders = observed.pods().filter(|other| other.uid() != pod.uid() && other.node.is_some());

@@ -6,12 +6,12 @@ use std::{
 };
 
 use api::{
-    aidispatcher::{AIDispatcherStatus, Phase, Tokens},
+    aidispatcher::{AIDispatcher, AIDispatcherStatus, Phase, Tokens},
     conditions,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use runtime::conditions::{merged, whole_seconds};
+use runtime::conditions::{Verdict, merged, whole_seconds};
 use scaling::history::History;
 use workload::{pod::PodView, revision::Revision, time::remaining};
 
@@ -60,7 +60,7 @@ pub(super) fn of_valid(
     AIDispatcherStatus {
         desired_replicas: sizing.desired,
         selector: Some(selector_text(&valid.name)),
-        resolved: Some(resolved(revision)),
+        resolved: Some(resolved(revision, observed, now)),
         last_scale_time,
         scaling_history,
         ..written(observed, assessment, now)
@@ -77,6 +77,19 @@ pub(super) fn without_rescale(
         scaling_history: before.and_then(|before| before.scaling_history.clone()),
         ..status
     }
+}
+
+/// The status with one condition more, as the last status has it if it is the same.
+pub(super) fn with_verdict(
+    mut status: AIDispatcherStatus,
+    verdict: Verdict,
+    dispatcher: &AIDispatcher,
+    now: Timestamp,
+) -> AIDispatcherStatus {
+    let before = dispatcher.status.as_ref().map(|before| before.conditions.as_slice()).unwrap_or_default();
+    status.conditions.retain(|known| known.type_ != verdict.type_);
+    status.conditions.extend(merged(vec![verdict], before, dispatcher.metadata.generation, now));
+    status
 }
 
 /// The stored history is kept if it differs only in time.

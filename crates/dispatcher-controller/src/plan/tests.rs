@@ -64,7 +64,7 @@ fn a_pool_that_is_ready_changes_nothing() {
     scene.write_status();
     let again = scene.plan_at(at(5));
     assert_eq!(again.status, plan.status);
-    assert!(again.events.is_empty() && again.costs.is_empty());
+    assert!(again.events.is_empty() && again.marks.is_empty());
 }
 
 #[test]
@@ -318,8 +318,9 @@ fn unreported(spec: &str, started: i64) -> Scene {
     let mut scene = Scene::ready(spec, 1);
     let before = scene.observed().deployed.clone().unwrap();
     scene.edit_spec(|spec| spec.model_endpoint = Some("http://mistake".to_owned()));
-    scene.settle(1);
+    scene.settle(0);
     scene.observe(|observed| {
+        observed.deployment.as_mut().unwrap().replicas = 1;
         observed.older =
             vec![workload::deployment::OlderRevision { revision: Default::default(), pods: before }];
     });
@@ -351,6 +352,13 @@ fn a_revision_that_never_reports_a_load_stops_the_rollout() {
     assert_eq!(reason(&plan, conditions::AVAILABLE), reasons::MINIMUM_REPLICAS);
     let strategy = deployment_of(&plan).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
     assert_eq!(serde_json::to_value(strategy.max_unavailable).unwrap(), 0, "its predecessor stays");
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(120)));
+    let phase = |started: i64| unreported("{role: coder}", started).plan().status.current_phase;
+    assert_eq!(
+        (phase(-179), phase(-180)),
+        (Some(Phase::Ready), Some(Phase::Failed)),
+        "some agents read their memory first"
+    );
 }
 
 #[test]
@@ -360,6 +368,67 @@ fn a_probe_that_does_not_answer_is_named() {
     let plan = scene.plan();
     assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::PROBE_FAILED);
     assert!(condition(&plan, conditions::PROGRESSING).unwrap().message.contains("/ready on port 9100"));
+}
+
+const PROBED: &str = "{role: coder, probes: {readinessPath: /ready, livenessPath: /live}}";
+
+#[test]
+fn a_worker_whose_startup_probe_runs_is_not_called_one_that_reports_nothing() {
+    let starts = |started: bool| {
+        let mut scene = unreported(PROBED, -1_700);
+        scene.pods(&[&format!(
+            "{{name: coder-9, node: a, phase: Running, containers: [{{name: worker, started: {started}, state: \
+             {{running: {{startedAt: '{}'}}}}}}]}}",
+            at(-1_700)
+        )]);
+        scene.loads(Vec::new());
+        scene
+    };
+    assert_eq!(reason(&starts(false).plan(), conditions::PROGRESSING), reasons::ROLLING);
+    let mut scene = starts(true);
+    let plan = scene.plan();
+    assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::ROLLING, "it has just succeeded");
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(60)));
+    scene.observe(|observed| {
+        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-60))).collect();
+    });
+    assert_eq!(reason(&scene.plan(), conditions::PROGRESSING), reasons::NEVER_REPORTED);
+}
+
+#[test]
+fn a_worker_of_a_pool_in_service_that_does_not_come_back_is_no_failure_of_its_revision() {
+    let mut scene = Scene::ready("{role: coder, probes: {readinessPath: /ready}}", 1);
+    let resolved = scene.observed().dispatcher.status.as_ref().unwrap().resolved.clone().unwrap();
+    assert!(resolved.reported && resolved.ready);
+    scene.pods(&[&format!(
+        "{{name: coder-0, node: a, phase: Running, conditions: [{{type: Ready, status: 'False', lastTransitionTime: \
+         '{}'}}], containers: [{{name: worker, started: true, restartCount: 1, state: {{running: {{startedAt: '{}'}}}}}}]}}",
+        at(-200),
+        at(-180)
+    )]);
+    for known in [crate::monitors::WorkerLoad::default(), load(0, 0)] {
+        scene.loads(vec![known]);
+        let plan = scene.plan();
+        assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::WORKERS_NOT_READY);
+        assert_eq!(plan.status.current_phase, Some(Phase::Initializing));
+        assert_eq!(plan.status.resolved.as_ref(), Some(&resolved), "it is not forgotten");
+    }
+    scene.edit_spec(|spec| spec.model_endpoint = Some("http://other".to_owned()));
+    assert!(!scene.plan().status.resolved.unwrap().ready, "nothing is known of another template");
+}
+
+#[test]
+fn a_revision_that_has_reported_a_load_is_not_said_to_have_never_done_so() {
+    let mut scene = unreported(PROBED, -60);
+    let silent = scene.observed().loads.clone();
+    scene.loads(vec![load(0, 0)]);
+    scene.write_status();
+    scene.observe(|observed| observed.loads = silent);
+    let plan = scene.plan();
+    scene.observe(|observed| {
+        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-180))).collect();
+    });
+    assert_eq!(reason(&scene.plan(), conditions::PROGRESSING), reasons::WORKERS_NOT_READY);
 }
 
 #[test]

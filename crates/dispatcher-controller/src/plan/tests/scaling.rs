@@ -9,7 +9,7 @@ fn idle_workers_go_first() {
     scene.edit_spec(|spec| spec.replicas = 2);
     let marking = scene.plan();
     let costs: Vec<(String, i32)> =
-        marking.costs.iter().map(|cost| (cost.pod.metadata.name.clone().unwrap(), cost.cost)).collect();
+        marking.marks.iter().map(|mark| (mark.pod.metadata.name.clone().unwrap(), mark.cost)).collect();
     assert_eq!(
         costs,
         [("coder-0".to_owned(), 1_000), ("coder-2".to_owned(), 1_000), ("coder-3".to_owned(), 100)]
@@ -24,7 +24,7 @@ fn idle_workers_go_first() {
         &format!("{{name: coder-3, cost: 100, {node}}}"),
     ]);
     let marked = scene.plan();
-    assert!(marked.costs.is_empty());
+    assert!(marked.marks.is_empty());
     assert_eq!(replicas(&marked), 4, "the ReplicaSet controller may not have seen them yet");
     scene.observe(|observed| {
         observed.facts = marked.facts.iter().map(|fact| (fact.clone(), at(-1))).collect();
@@ -38,12 +38,12 @@ fn a_load_that_changes_all_the_time_holds_a_smaller_number_back_for_a_while_only
     scene.loads(vec![load(0, 1), load(0, 0)]);
     scene.edit_spec(|spec| spec.replicas = 1);
     let marking = scene.plan();
-    assert_eq!((marking.costs.len(), replicas(&marking)), (1, 2));
+    assert_eq!((marking.marks.len(), replicas(&marking)), (1, 2));
     scene.observe(|observed| {
         observed.facts = marking.facts.iter().map(|fact| (fact.clone(), at(-6))).collect();
     });
     let overdue = scene.plan();
-    assert_eq!((overdue.costs.len(), replicas(&overdue)), (1, 1), "the newest costs come before the number");
+    assert_eq!((overdue.marks.len(), replicas(&overdue)), (1, 1), "the newest costs come before the number");
 }
 
 /// A busy pod `coder-0` whose node does not report, and two idle ones that are ready.
@@ -70,20 +70,32 @@ fn unready(seconds: i64) -> String {
 }
 
 #[test]
-fn a_busy_worker_that_is_not_ready_holds_a_smaller_number_back_for_a_while_only() {
+fn a_worker_that_is_not_ready_and_has_tasks_holds_a_smaller_number_back_until_they_end() {
     let mut scene = with_a_lost_kubelet(&unready(5));
+    for seconds in [0, 116, 86_400] {
+        let plan = scene.plan_at(at(seconds));
+        assert_eq!((replicas(&plan), plan.marks.len()), (3, 0), "after {seconds} s");
+        let message = &condition(&plan, conditions::PROGRESSING).unwrap().message;
+        assert!(message.contains("pod coder-0 is not ready and has tasks"), "{message}");
+        // An hour of tasks is not a part of the time that one is waited for whose tasks are not known.
+        assert!(!plan.facts.iter().any(|fact| fact.contains("held back")), "{:?}", plan.facts);
+    }
+    scene.loads(vec![load(0, 0); 3]);
+    assert_eq!(replicas(&scene.plan()), 2);
+}
+
+#[test]
+fn a_worker_that_is_not_ready_and_may_be_busy_holds_a_smaller_number_back_for_a_while_only() {
+    let mut scene = with_a_lost_kubelet(&unready(5));
+    scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
     let waiting = scene.plan();
-    assert_eq!((replicas(&waiting), waiting.costs.len()), (3, 0));
+    assert_eq!((replicas(&waiting), waiting.marks.len()), (3, 0));
     assert!(!waiting.facts.iter().any(|fact| fact == crate::plan::TOO_MANY), "it does not become overdue");
     let message = &condition(&waiting, conditions::PROGRESSING).unwrap().message;
     assert!(message.starts_with("3 workers exist, 2 wanted; pod coder-0 is not ready"), "{message}");
     assert!(waiting.requeue_after <= Some(std::time::Duration::from_secs(115)));
-    // Its load may be unknown, too.
-    scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
-    assert_eq!((replicas(&scene.plan()), scene.plan().costs.len()), (3, 0));
     // It is deleted by the tolerations of its pod by then, or is not waited for any more.
-    scene.loads(vec![load(0, 1), load(0, 0), load(0, 0)]);
-    assert_eq!(scene.plan_at(at(116)).costs.len(), 1);
+    assert_eq!(scene.plan_at(at(116)).marks.len(), 1);
     // Fewer than one idle worker would be left: the number is about the busy one.
     scene.edit_spec(|spec| spec.replicas = 1);
     assert_eq!(replicas(&scene.plan()), 3);
@@ -95,6 +107,7 @@ fn a_busy_worker_that_is_not_ready_holds_a_smaller_number_back_for_a_while_only(
 #[test]
 fn a_node_that_flaps_holds_a_smaller_number_back_for_a_while_only() {
     let mut scene = with_a_lost_kubelet(&unready(5));
+    scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
     let held = |scene: &mut Scene, facts: &[String], seconds: i64| {
         scene.observe(|observed| {
             observed.facts = facts.iter().map(|fact| (fact.clone(), at(-seconds))).collect();
@@ -132,7 +145,7 @@ fn a_pod_that_cannot_start_holds_no_smaller_number_back() {
     ] {
         let mut scene = with_a_lost_kubelet(&pod);
         scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
-        assert_eq!(scene.plan().costs.len(), 1, "it is only marked: {pod}");
+        assert_eq!(scene.plan().marks.len(), 1, "it is only marked: {pod}");
     }
 }
 
@@ -253,7 +266,7 @@ fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
     let known = |streamed| crate::monitors::WorkerLoad { has_tasks: streamed, ..load(0, 0) };
     scene.loads(vec![known(Some(false)), known(None), known(Some(true))]);
     scene.edit_spec(|spec| spec.replicas = 1);
-    let costs: Vec<i32> = scene.plan().costs.iter().map(|cost| cost.cost).collect();
+    let costs: Vec<i32> = scene.plan().marks.iter().map(|mark| mark.cost).collect();
     assert_eq!(costs, [100, 1_000]);
 }
 
@@ -265,7 +278,7 @@ fn a_worker_that_is_idle_by_its_stream_is_idle_whatever_prometheus_had_of_it() {
     scene.edit_spec(|spec| spec.replicas = 1);
     let plan = scene.plan();
     assert_eq!(replicas(&plan), 2, "the number waits for the deletion costs");
-    assert_eq!(plan.costs.iter().map(|cost| cost.cost).collect::<Vec<_>>(), [1_000]);
+    assert_eq!(plan.marks.iter().map(|mark| mark.cost).collect::<Vec<_>>(), [1_000]);
 }
 
 #[test]
@@ -275,7 +288,7 @@ fn workers_that_are_all_alike_need_no_marks() {
         scene.loads(vec![alike.clone().unwrap_or_default(); 4]);
         scene.edit_spec(|spec| spec.replicas = 2);
         let plan = scene.plan();
-        assert_eq!((plan.costs.len(), replicas(&plan)), (0, 2), "{alike:?}");
+        assert_eq!((plan.marks.len(), replicas(&plan)), (0, 2), "{alike:?}");
     }
 }
 
@@ -394,7 +407,7 @@ fn a_pool_that_is_paused_is_left_alone() {
     scene.loads(vec![load(14, 1)]);
     scene.edit_spec(|spec| spec.pods.paused = true);
     let plan = scene.plan();
-    assert!(plan.deployment.is_none() && plan.costs.is_empty());
+    assert!(plan.deployment.is_none() && plan.marks.is_empty());
     assert_eq!(reason(&plan, conditions::READY), reasons::PAUSED);
     assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::PAUSED);
     assert!(plan.past.unwrap().scale_events.is_empty());
@@ -407,10 +420,10 @@ fn a_process_that_has_just_begun_shrinks_no_pool_before_it_knows_the_loads() {
     scene.loads(Vec::new());
     scene.observe(|observed| observed.first_observed = at(-1));
     let plan = scene.plan();
-    assert_eq!((replicas(&plan), plan.costs.len()), (3, 0), "another process may have marked them");
+    assert_eq!((replicas(&plan), plan.marks.len()), (3, 0), "another process may have marked them");
     assert!(plan.requeue_after.is_some());
     scene.loads(vec![load(0, 0), load(0, 1), load(0, 0)]);
-    assert_eq!(scene.plan().costs.len(), 1);
+    assert_eq!(scene.plan().marks.len(), 1);
     // They never become known.
     scene.loads(Vec::new());
     scene.observe(|observed| observed.first_observed = at(-15));
@@ -425,7 +438,7 @@ fn while_a_pool_is_paused_its_workers_do_not_become_overdue() {
         spec.pods.paused = true;
     });
     scene.loads(vec![load(0, 0), load(0, 1), load(0, 0)]);
-    assert_eq!(scene.plan().facts, [""; 0]);
+    assert_eq!(scene.plan().facts, ["busy coder-1"]);
 }
 
 #[test]
@@ -480,7 +493,7 @@ fn tasks_of_a_shared_queue_make_no_worker_busy() {
     let spec = "{role: coder, replicas: 1, autoscaling: {queue: Shared, minReplicas: 1, maxReplicas: 1}}";
     let mut scene = Scene::ready(spec, 2);
     scene.loads(vec![load(20, 0), load(20, 1)]);
-    let costs: Vec<i32> = scene.plan().costs.iter().map(|cost| cost.cost).collect();
+    let costs: Vec<i32> = scene.plan().marks.iter().map(|mark| mark.cost).collect();
     assert_eq!(costs, [1_000], "the other one has no task");
 }
 
@@ -495,7 +508,7 @@ fn while_a_watch_fails_no_worker_is_removed() {
     assert_eq!(scene.plan().status.desired_replicas, 1, "no worker has a task");
     scene.observe(|observed| observed.unwatched = Some("pods"));
     let plan = scene.plan();
-    assert_eq!((replicas(&plan), plan.status.desired_replicas, plan.costs.len()), (4, 4, 0));
+    assert_eq!((replicas(&plan), plan.status.desired_replicas, plan.marks.len()), (4, 4, 0));
     let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
     assert_eq!((&*active.status, &*active.reason), ("False", reasons::PODS_UNKNOWN));
     assert!(active.message.contains("the watch of pods fails"), "{}", active.message);
@@ -513,9 +526,9 @@ fn while_a_watch_fails_no_worker_is_removed() {
 type Mark = (String, i32, Vec<(&'static str, Option<String>)>);
 
 fn marks(plan: &Plan) -> Vec<Mark> {
-    let marks = plan.costs.iter().map(|cost| {
-        let guards = cost.guards.clone().into_iter().collect();
-        (cost.pod.metadata.name.clone().unwrap(), cost.cost, guards)
+    let marks = plan.marks.iter().map(|mark| {
+        let guards = mark.guards.clone().into_iter().collect();
+        (mark.pod.metadata.name.clone().unwrap(), mark.cost, guards)
     });
     marks.collect()
 }
@@ -575,4 +588,102 @@ fn annotations_of_the_user_for_node_autoscalers_stay() {
     let plan = scene.plan();
     noted(&mut scene, &plan, -10);
     assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 1_000, kept()[..1].to_vec())]);
+}
+
+#[test]
+fn a_worker_that_has_only_its_cost_is_kept_from_node_autoscalers_too() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    scene.pods(&["{name: coder-0, ready: true, node: a, phase: Running, cost: 1000}"]);
+    scene.loads(vec![load(0, 1)]);
+    let plan = scene.plan();
+    noted(&mut scene, &plan, -10);
+    assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 1_000, kept())]);
+}
+
+#[test]
+fn a_worker_that_reports_its_queue_alone_is_unmarked_after_ten_minutes_without_tasks() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    scene.pods(&["{name: coder-0, ready: true, node: a, phase: Running, cost: 1000, kept: true}"]);
+    let quiet = crate::monitors::WorkerLoad {
+        queued: Some((0, at(0))),
+        is_quiet: true,
+        ..crate::monitors::WorkerLoad::default()
+    };
+    scene.loads(vec![quiet.clone()]);
+    let plan = scene.plan();
+    assert!(marks(&plan).is_empty() && plan.requeue_after <= Some(Duration::from_secs(600)));
+    noted(&mut scene, &plan, -599);
+    assert!(marks(&scene.plan()).is_empty(), "it may work on a task");
+    noted(&mut scene, &plan, -600);
+    let off: Vec<_> = kept().into_iter().map(|(key, _)| (key, None)).collect();
+    assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 0, off)]);
+    scene.loads(vec![crate::monitors::WorkerLoad { is_quiet: false, ..quiet }]);
+    assert!(marks(&scene.plan()).is_empty(), "its stream is cut");
+}
+
+#[test]
+fn annotations_that_were_refused_do_not_take_the_cost_with_them() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    scene.loads(vec![load(0, 1), load(0, 0)]);
+    let plan = scene.plan();
+    noted(&mut scene, &plan, -10);
+    scene.observe(|observed| observed.guards_refused = Some(at(-3_599)));
+    assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 1_000, Vec::new())]);
+    scene.observe(|observed| observed.guards_refused = Some(at(-3_600)));
+    assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 1_000, kept())]);
+}
+
+#[test]
+fn marks_and_budget_follow_the_workers_of_a_pool_that_is_paused_invalid_or_refused() {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    let ready = "ready: true, node: a, phase: Running";
+    let unready =
+        format!("conditions: [{{type: Ready, status: 'False', lastTransitionTime: '{}'}}]", at(-300));
+    scene.pods(&[
+        &format!("{{name: coder-0, cost: 1000, kept: true, {ready}}}"),
+        &format!("{{name: coder-1, {ready}}}"),
+        &format!("{{name: coder-2, node: a, phase: Running, {unready}}}"),
+    ]);
+    scene.loads(vec![load(0, 0), load(0, 0)]);
+    let off: Vec<_> = kept().into_iter().map(|(key, _)| (key, None)).collect();
+    let unmarked = [("coder-0".to_owned(), 0, off)];
+    let unavailable = |plan: &Plan| {
+        let budget = plan.budget.as_ref().expect("a budget");
+        serde_json::to_value(budget.spec.as_ref().unwrap().max_unavailable.clone()).unwrap()
+    };
+    let invalid = |scene: &Scene| {
+        crate::plan::rejected(&Invalid("spec.env: remove it".to_owned()), scene.observed(), at(0))
+    };
+    let plan = invalid(&scene);
+    noted(&mut scene, &plan, -60);
+    let plan = invalid(&scene);
+    assert!(plan.deployment.is_none());
+    assert_eq!((marks(&plan), unavailable(&plan)), (unmarked.to_vec(), 2.into()));
+
+    let refusal = runtime::refusal::Refusal::Denied("no".to_owned());
+    let valid = validate(&scene.observed().dispatcher, &defaults(&[])).unwrap();
+    let plan = crate::plan::refused(&refusal, &valid, scene.observed(), &defaults(&[]), at(0));
+    assert_eq!((plan.deployment.is_none(), unavailable(&plan)), (true, 2.into()));
+
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    let plan = scene.plan();
+    assert!(plan.deployment.is_none());
+    assert_eq!((marks(&plan), unavailable(&plan)), (unmarked.to_vec(), 2.into()));
+    scene.observe(|observed| (observed.deployment, observed.deployed) = (None, None));
+    assert!(scene.plan().budget.is_none() && invalid(&scene).budget.is_none(), "there is nothing to guard");
+}
+
+#[test]
+fn the_marks_of_a_pool_whose_smaller_number_is_refused_are_taken_off() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    let marked = |name: &str| {
+        format!("{{name: {name}, cost: 1000, kept: true, ready: true, node: a, phase: Running}}")
+    };
+    scene.pods(&[&marked("coder-0"), &marked("coder-1")]);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    scene.loads(vec![load(0, 0); 2]);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 1, "they are all alike");
+    noted(&mut scene, &plan, -60);
+    assert_eq!(marks(&scene.plan()).len(), 2);
 }
