@@ -1,7 +1,6 @@
 //! Tests on real nodes, with kubelets, containers, probes and signals. They need Linux and root.
 
 mod agents;
-mod cannot_start;
 mod claims;
 mod cluster;
 mod confinement;

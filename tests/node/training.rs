@@ -1,6 +1,7 @@
 //! TrainingJob on real nodes: the launcher in a container, checkpoints in a claim, and what follows when a trainer, a pod or a
 //! node ends. The trainer is the stand-in for ms-swift in `tests/trainer`.
 
+mod cannot_start;
 mod history;
 mod sources;
 
@@ -272,16 +273,6 @@ async fn a_trainer_that_hangs_is_ended_soon_after_no_progress_seconds_and_goes_o
     assert_eq!((status(&job).retries, failure(&job).reason.as_str()), (1, reasons::NO_PROGRESS));
     let history = History::of(&scene, "qwen").await;
     assert_eq!(history.first_step(2, 0), Some(6));
-}
-
-#[tokio::test]
-async fn a_full_disk_is_named_and_costs_no_retry() {
-    let scene = real().await;
-    create(&scene, "qwen", run("disk-full@10=1048576", json!({}))).await;
-    let job = until_succeeded(&scene, "qwen", 2).await;
-    assert_eq!((status(&job).retries, failure(&job).reason.as_str()), (0, reasons::OUT_OF_SPACE));
-    let message = failure(&job).message.as_deref().unwrap_or_default();
-    assert!(message.contains("enlarge the claim of the output"), "{message}");
 }
 
 /// A short training of the stand-in on real nodes, with faults in its first attempt.

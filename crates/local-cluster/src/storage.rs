@@ -43,6 +43,8 @@ metadata:
 provisioner: local.test/folders
 reclaimPolicy: Delete
 volumeBindingMode: Immediate
+# A folder has no size, so that a larger request changes nothing else.
+allowVolumeExpansion: true
 ";
 
 /// Serves the claims of the cluster whose state folder is given, until the process is ended.

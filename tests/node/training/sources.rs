@@ -5,7 +5,7 @@ use std::fs;
 use api::{
     launcher::hub_folders::HUGGING_FACE,
     reasons,
-    trainingjob::{Phase, TrainingJob},
+    trainingjob::Phase,
 };
 use kube::api::DeleteParams;
 use serde_json::json;
@@ -38,31 +38,6 @@ async fn a_training_goes_on_while_the_hub_is_away_and_keeps_nothing_after_succes
     until_succeeded(&scene, "qwen", 2).await;
     assert_eq!(history.first_step(2, 0), Some(6));
     assert!(!history.path(".cache").exists(), "what was loaded is deleted");
-}
-
-#[tokio::test]
-async fn without_a_cache_the_hub_is_needed_again_and_named() {
-    let scene = real().await;
-    let output = json!({ "size": "1Gi", "cache": "None" });
-    let mut spec = run(SLOW, json!({ "hub": "huggingface", "output": output }));
-    let variable = json!({ "name": "FAKE_SWIFT_HUB_AWAY", "value": format!("/output/{AWAY}") });
-    spec["env"].as_array_mut().expect("variables").push(variable);
-    create(&scene, "qwen", spec).await;
-    let history = History::of(&scene, "qwen").await;
-    history.until_step(1, QUICK_STEPS).await;
-    fs::write(history.path(AWAY), "").expect("the claim can be written");
-    kill_launcher(&training::pods(&scene, "qwen").await[0]);
-    let failed = |job: &TrainingJob| {
-        let failure = job.status.as_ref().and_then(|status| status.failure.as_ref());
-        failure.is_some_and(|failure| failure.reason == reasons::SOURCE_UNREACHABLE)
-    };
-    tests::wait_for(&scene.api(), "qwen", "the hub is named", within() * 2, failed).await;
-    fs::remove_file(history.path(AWAY)).expect("it is there");
-    let job = tests::wait_for(&scene.api(), "qwen", "Succeeded", within() * 4, |job: &TrainingJob| {
-        job.status.as_ref().is_some_and(|status| status.phase == Some(Phase::Succeeded))
-    })
-    .await;
-    assert_eq!(failure(&job).checkpoint_step, Some(5));
 }
 
 #[tokio::test]

@@ -8,6 +8,9 @@ use std::{
 
 use crate::arguments::Arguments;
 
+/// Content of the file, if the hub is there and refuses the token.
+const EXPIRED: &str = "expired";
+
 /// The error of the real program if something cannot be loaded. Without `FAKE_SWIFT_HUB_AWAY` nothing is loaded.
 pub(crate) fn load(arguments: &Arguments) -> Result<(), String> {
     let Some(away) = env::var_os("FAKE_SWIFT_HUB_AWAY").map(PathBuf::from) else { return Ok(()) };
@@ -24,10 +27,12 @@ pub(crate) fn load(arguments: &Arguments) -> Result<(), String> {
         let folder =
             if arguments.uses_hugging_face { of_hugging_face(kind, id) } else { of_modelscope(kind, id) };
         let is_cached = folder.join("config.json").exists();
-        match (away.exists(), is_cached && arguments.uses_hugging_face) {
-            (true, true) => {}
-            (true, false) => return Err(unreachable(arguments, id)),
-            (false, _) => write(&folder).map_err(|error| format!("OSError: {error}"))?,
+        match (fs::read_to_string(&away).ok(), is_cached && arguments.uses_hugging_face) {
+            // huggingface_hub uses no cached file after such an answer.
+            (Some(fault), _) if fault == EXPIRED => return Err(unauthorized(id)),
+            (Some(_), true) => {}
+            (Some(_), false) => return Err(unreachable(arguments, id)),
+            (None, _) => write(&folder).map_err(|error| format!("OSError: {error}"))?,
         }
     }
     Ok(())
@@ -51,6 +56,13 @@ fn write(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     fs::write(folder.join("model.safetensors"), [0; 64])?;
     fs::write(folder.join("config.json"), "{}")
+}
+
+fn unauthorized(id: &str) -> String {
+    format!(
+        "huggingface_hub.errors.HfHubHTTPError: 401 Client Error: Unauthorized for url: \
+         https://huggingface.co/api/models/{id}. Invalid credentials in Authorization header"
+    )
 }
 
 fn unreachable(arguments: &Arguments, id: &str) -> String {

@@ -14,9 +14,8 @@
 //! * `FAKE_SWIFT_ARGUMENTS`: a file to which each trainer appends its arguments, one line of JSON.
 //! * `FAKE_SWIFT_STEPS`: a file to which each trainer appends each step that it has done, one line of JSON.
 //! * `FAKE_SWIFT_RENDEZVOUS`: a folder of the output in which the nodes of a gang wait for each other.
-//! * `FAKE_SWIFT_HUB_AWAY`: a file; while it exists, no hub can be reached. Without this variable nothing is loaded; with it,
-//!   models and data sets are
-//!   loaded into the caches of the hubs.
+//! * `FAKE_SWIFT_HUB_AWAY`: a file; while it exists, no hub can be reached or, if it says `expired`, the hub refuses the token.
+//!   Without this variable nothing is loaded; with it, models and data sets are loaded into the caches of the hubs.
 //! * `FAKE_SWIFT_FAULTS`: faults, as below, separated by commas. A dataset `fault:<fault>` has the same effect.
 //! * `FAKE_SWIFT_FAULTS_ONCE`: a folder that outlasts the run. Faults happen only in the first run of each rank, which leaves a
 //!   file there.
