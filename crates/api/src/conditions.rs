@@ -50,7 +50,8 @@ pub const FAILED: &str = "Failed";
 // AIDispatcher.
 /// The vector collection is preloaded.
 pub const MEMORY_READY: &str = "MemoryReady";
-/// The state of a worker could not be saved.
+/// A state was not saved, was lost, is damaged, or a worker has started without one; the reason says which. Present only while
+/// True.
 pub const CHECKPOINT_FAILED: &str = "CheckpointFailed";
 /// Present only while True: the pool has no PodDisruptionBudget of its own. It serves all the same.
 pub const DISRUPTION_BUDGET_OMITTED: &str = "DisruptionBudgetOmitted";

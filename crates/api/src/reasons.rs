@@ -107,10 +107,12 @@ pub const UPLOADED: &str = "Uploaded";
 pub const UPLOADING: &str = "Uploading";
 /// The last try has failed; it is tried again.
 pub const UPLOAD_FAILED: &str = "UploadFailed";
-/// Stalled before the first attempt: the store of `output.upload` takes no object.
+
+// Stalled of TrainingJob.
+/// Before the first attempt: the store of `output.upload` takes no object.
 pub const UPLOAD_NOT_POSSIBLE: &str = "UploadNotPossible";
 
-// Complete and Failed of TrainingJob, with DependencyFailed, ImagePullFailed and UploadFailed from above.
+// Complete and Failed of TrainingJob, with DependencyFailed from above, and status.failure with the reasons of pods from above.
 pub const SUCCEEDED: &str = "Succeeded";
 pub const CUDA_OUT_OF_MEMORY: &str = "CudaOutOfMemory";
 pub const HOST_OUT_OF_MEMORY: &str = "HostOutOfMemory";
@@ -125,7 +127,7 @@ pub const POD_REFUSED: &str = "PodRefused";
 pub const NO_PROGRESS: &str = "NoProgress";
 /// Also the reason of the condition LossNotFinite.
 pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
-/// The checkpoints of spec.resumeFrom cannot be gone on from.
+/// The trainer cannot continue from the checkpoints of spec.resumeFrom.
 pub const CANNOT_RESUME: &str = "CannotResume";
 /// The GPUs of a trainer that runs do nothing.
 pub const GPU_IDLE: &str = "GPUIdle";

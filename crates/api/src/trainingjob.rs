@@ -229,8 +229,9 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = 0, max = 20))]
     pub retry_limit: i32,
 
-    /// Maximum seconds from the first start to the end of the job, without the time for which it is suspended or waits for a
-    /// quota. Default: no limit. Can be changed until the job has ended.
+    /// Maximum seconds from the first start to the end of the job. An attempt that cannot start, except for want of GPUs, a node
+    /// or a volume, starts the time as well. The time for which the job is suspended or waits for a quota does not count.
+    /// Default: no limit. Can be changed until the job has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 31536000))]
     pub active_deadline_seconds: Option<i64>,
@@ -273,7 +274,8 @@ pub struct TrainingJobSpec {
     pub node_failure_seconds: i32,
 
     /// Seconds from the start of all pods, or from the last progress of a download or of the preparation of data, to the first
-    /// logged step; then all pods are restarted. Default: 3600. Can be changed until the job has ended.
+    /// logged step; then all pods are restarted, which counts against retryLimit. It is longer in proportion if extraArgs log
+    /// fewer steps (--logging_steps). Default: 3600. Can be changed until the job has ended.
     #[serde(default = "an_hour")]
     #[schemars(range(min = 60, max = 86400))]
     pub first_step_seconds: i32,
@@ -460,8 +462,8 @@ pub struct Output {
     #[serde(default)]
     pub cache: HubCache,
 
-    /// Size of the new claim. What is loaded from a hub is kept there, too: see `cache`. A checkpoint of method full has about 14 bytes for each parameter of the model, and
-    /// `keepCheckpoints` of them and one more must fit. Default: 50Gi.
+    /// Size of the new claim. A checkpoint of method full has about 14 bytes for each parameter of the model, and
+    /// `keepCheckpoints` of them and one more must fit, beside what is loaded from a hub (`cache`). Default: 50Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::positive_quantity")]
     pub size: Option<Quantity>,
@@ -482,8 +484,8 @@ pub struct Output {
     #[x_kube(validation = rules::mountable_path())]
     pub mount_path: Option<String>,
 
-    /// The claim when the job is deleted. Retain: it is kept. Delete: it is deleted, with an upload only after that. Snapshot: a VolumeSnapshot is taken, then
-    /// it is deleted. A claim that an earlier job of the name has left is always kept. Default: Retain.
+    /// What becomes of the claim when the job is deleted. Retain: it is kept. Delete: it is deleted; with `upload` only if the
+    /// result has been uploaded. Snapshot: a VolumeSnapshot is taken, then it is deleted. A claim that an earlier job of the name has left is always kept. Default: Retain.
     #[serde(default)]
     pub retention: Retention,
 
@@ -688,7 +690,8 @@ pub struct TrainingJobStatus {
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
 
-    /// Accepted, DependenciesReady, Scheduled, Running, NoProgress, LossNotFinite, Uploaded, Suspended, Complete and Failed; Reconciling and Stalled only while they are True.
+    /// Accepted, DependenciesReady, Scheduled, Running, NoProgress, LossNotFinite, Uploaded, Suspended, Complete and Failed;
+    /// Reconciling and Stalled only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
