@@ -65,7 +65,7 @@ pub enum ExitCode {
     Incomplete = 83,
     /// The volume of the output is full.
     OutOfSpace = 84,
-    /// The output cannot be read or written.
+    /// The output cannot be read or written, or the folder of an earlier job cannot be read.
     OutputUnusable = 85,
     /// The command line or the environment of the launcher is invalid: a fault of the controller, not of the user.
     Usage = 86,
