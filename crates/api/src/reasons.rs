@@ -121,6 +121,8 @@ pub const NO_PROGRESS: &str = "NoProgress";
 pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
 /// The checkpoints of spec.resumeFrom cannot be gone on from.
 pub const CANNOT_RESUME: &str = "CannotResume";
+/// The volume of the output, or that of spec.resumeFrom, cannot be read or written.
+pub const OUTPUT_UNUSABLE: &str = "OutputUnusable";
 /// The GPUs of a trainer that runs do nothing.
 pub const GPU_IDLE: &str = "GPUIdle";
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";

@@ -47,7 +47,7 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
 }
 
 /// Reasons that need a change by a user.
-pub(super) const STALLS: [&str; 15] = [
+pub(super) const STALLS: [&str; 16] = [
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,
     reasons::CYCLE,
@@ -63,6 +63,7 @@ pub(super) const STALLS: [&str; 15] = [
     reasons::SOURCE_NOT_FOUND,
     reasons::SOURCE_UNREACHABLE,
     reasons::OUT_OF_SPACE,
+    reasons::OUTPUT_UNUSABLE,
 ];
 
 /// Why the last attempt could not start, if that needs a person: the job waits without GPUs.

@@ -52,7 +52,9 @@ impl Scene<'_> {
                 let has_trained = written.checkpoint.is_some()
                     || failure.checkpoint.is_some()
                     || written.progress.as_ref().is_some_and(|progress| progress.step > 0);
-                let mut failure = failure.after(History { attempt: attempt.number, has_trained });
+                let has_stepped = self.observed.log.as_ref().is_some_and(|log| log.has_stepped);
+                let history = History { attempt: attempt.number, has_trained, has_stepped };
+                let mut failure = failure.after(history);
                 let streaks = self.streaks(&failure, &written);
                 if streaks.has_advanced {
                     written.retries = 0;

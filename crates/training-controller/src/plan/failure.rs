@@ -51,6 +51,7 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
         reasons::LOSS_NOT_FINITE,
         reasons::CANNOT_RESUME,
         reasons::OUTPUT_NOT_EMPTY,
+        reasons::OUTPUT_UNUSABLE,
     ];
     Cause::ALL.into_iter().map(Cause::reason).chain(others)
 }
@@ -109,6 +110,8 @@ pub(super) struct History {
     pub(super) attempt: i32,
     /// Whether a step or a checkpoint of any attempt is known.
     pub(super) has_trained: bool,
+    /// Whether a step of this attempt is known.
+    pub(super) has_stepped: bool,
 }
 
 impl Failure {
@@ -116,6 +119,10 @@ impl Failure {
     /// token that is wrong ends the job at once, so that its user is not left waiting.
     pub(super) fn after(mut self, history: History) -> Self {
         let comes_back = match self.reason {
+            reasons::OUTPUT_UNUSABLE if history.has_stepped => {
+                self.class = Class::Transient;
+                return self;
+            }
             reasons::SOURCE_UNAUTHORIZED => history.has_trained || history.attempt > 1,
             reasons::SOURCE_NOT_FOUND => history.has_trained,
             _ => return self,
@@ -382,9 +389,11 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
             Class::CannotStart,
             "found the volume of the output full; enlarge its claim",
         ),
-        ExitCode::OutputUnusable => {
-            (reasons::USER_ERROR, Class::Transient, "cannot use the volume of the output")
-        }
+        ExitCode::OutputUnusable => (
+            reasons::OUTPUT_UNUSABLE,
+            Class::CannotStart,
+            "cannot use the volume of the output, or that of spec.resumeFrom",
+        ),
         ExitCode::Usage => {
             (reasons::USER_ERROR, Class::Transient, "has a launcher that refuses its arguments")
         }
