@@ -41,6 +41,8 @@ pub mod variables {
 
 /// Folders of the hubs in the folder of [`options::HUB_CACHE`], which their libraries find by variables.
 pub mod hub_folders {
+    /// Below where the claim of the output is mounted, the folders that jobs have for what they load, each by its name.
+    pub const BELOW_MOUNT: &str = ".cache/hub";
     /// `HF_HOME`.
     pub const HUGGING_FACE: &str = "huggingface";
     /// `MODELSCOPE_CACHE`.
