@@ -288,15 +288,16 @@ fn needs(dependent: &TrainingJob, job: &TrainingJob) -> bool {
 }
 
 /// Whether a job that goes on from the checkpoints of `job` has not found them yet or, if they are deleted with `job`, has
-/// none of its own.
+/// none of its own. One that names the claim needs no more than that it stays.
 fn needs_checkpoints(dependent: &TrainingJob, job: &TrainingJob) -> bool {
-    let is_source = wants::source_key(dependent).is_some_and(|key| key == Key::of(job));
+    let is_source = wants::source_key(dependent).is_some_and(|key| keys_of_dependency(job).contains(&key));
     let status = dependent.status.as_ref();
+    let names_claim = dependent.spec.resume_from.as_ref().is_some_and(|source| source.claim_name.is_some());
     let is_found = status
         .and_then(|status| status.resume_from.as_ref())
         .is_some_and(|source| source.uid == job.metadata.uid);
     let has_own = status.is_some_and(|status| status.checkpoint.is_some());
-    is_source && !(is_found && (has_own || !needs_finalizer(job)))
+    is_source && !((names_claim || is_found) && (has_own || !needs_finalizer(job)))
 }
 
 pub(crate) fn has_ended(job: &TrainingJob) -> bool {
@@ -309,17 +310,21 @@ pub(crate) fn keys_of_dependents(ctx: &Context, job: &TrainingJob) -> Vec<Key> {
     keys_of_dependency(job).iter().flat_map(|key| ctx.dependents.of_key(key)).collect()
 }
 
-/// The jobs whose time to live may begin when this one changes. While it runs, nothing that it needs of them changes.
+/// The jobs whose time to live may begin when this one changes. While it runs, nothing that it needs of them changes, but for
+/// checkpoints of others, which it needs until it has its own.
 pub(crate) fn keys_of_dependencies(
     jobs: &Cache<TrainingJob>,
     outputs: &Referrers,
     job: &TrainingJob,
 ) -> Vec<Key> {
     let runs = job.status.as_ref().and_then(|status| status.phase) == Some(Phase::Running);
-    if runs && jobs.get(&Key::of(job)).is_some_and(|known| known.metadata.uid == job.metadata.uid) {
+    if runs
+        && job.spec.resume_from.is_none()
+        && jobs.get(&Key::of(job)).is_some_and(|known| known.metadata.uid == job.metadata.uid)
+    {
         return Vec::new();
     }
-    // A key of a name has no job in the index of outputs, and the other way round.
+    // A key of a name has no job in the index of outputs, and the other way round. All others have a `/`.
     let wanted = keys_of_wants(job);
     let by_path: Vec<Key> = wanted.iter().flat_map(|key| outputs.of_key(key)).collect();
     wanted.into_iter().filter(|key| !key.name.contains('/')).chain(by_path).collect()
@@ -432,8 +437,7 @@ fn nodes_of<'a>(
 
 #[cfg(test)]
 mod tests {
-    use api::trainingjob::{Dependency as Record, DependencyResult, TrainingJobStatus};
-
+    use api::trainingjob::{Checkpoint, Dependency as Record, DependencyResult, TrainingJobStatus};
     use super::*;
     use crate::tests::job;
 
@@ -470,7 +474,7 @@ mod tests {
     /// Two jobs in the caches, with the indexes of outputs and of dependents.
     fn known(sft: TrainingJob, dpo: TrainingJob) -> (Cache<TrainingJob>, Referrers, Referrers) {
         let jobs: Cache<TrainingJob> = Cache::default();
-        let outputs = Referrers::of(&jobs, crate::wants::output_key);
+        let outputs = Referrers::of(&jobs, crate::wants::output_keys);
         let dependents = Referrers::of(&jobs, keys_of_wants);
         jobs.upsert(sft);
         jobs.upsert(dpo);
@@ -493,6 +497,43 @@ mod tests {
         assert!(!needs("Retain", path()), "the claim is kept");
         assert!(!needs("Delete", record(None)), "it reads nothing");
         assert!(needs("Retain", None) && needs("Delete", None), "it waits for the result");
+    }
+
+    /// A job that goes on from this source and has, or has not, a checkpoint of its own.
+    fn successor(source: &str, has_own: bool) -> TrainingJob {
+        let mut next =
+            job("next", &format!("{{model: m, dataset: d, method: lora, resumeFrom: {{{source}}}}}"));
+        next.status = Some(TrainingJobStatus {
+            phase: Some(Phase::Running),
+            checkpoint: has_own.then(Checkpoint::default),
+            ..TrainingJobStatus::default()
+        });
+        next
+    }
+
+    #[test]
+    fn a_claim_that_another_job_names_for_its_checkpoints_is_needed_until_that_one_has_its_own() {
+        for (source, retention, has_own, expected) in [
+            ("claimName: sft-output, path: sft", "Delete", false, 1),
+            ("claimName: sft-output", "Snapshot", false, 1),
+            ("claimName: sft-output", "Delete", true, 0),
+            ("claimName: sft-output", "Retain", false, 0),
+            ("claimName: other-output", "Delete", false, 0),
+            ("job: sft", "Delete", false, 1),
+        ] {
+            let sft = succeeded(retention);
+            let next = successor(source, has_own);
+            let (jobs, outputs, index) = known(sft.clone(), next.clone());
+            assert_eq!(dependents(&jobs, &index, &sft), expected, "{source} {retention} {has_own}");
+            // Its end, or its own checkpoint, wakes the other one.
+            let is_of_sft = source.contains("sft");
+            let woken = keys_of_dependencies(&jobs, &outputs, &next);
+            assert_eq!(woken.contains(&Key::new("demo", "sft")), is_of_sft, "{source}: {woken:?}");
+            let mut ended = next;
+            ended.status.as_mut().unwrap().phase = Some(Phase::Failed);
+            let (jobs, _, index) = known(sft.clone(), ended);
+            assert_eq!(dependents(&jobs, &index, &sft), 0, "{source} {retention}");
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@ use workload::pod::PodView;
 use crate::{
     Context, names,
     observe::{has_ended, job_of},
+    plan::has_stopped,
+    wants::{claim_key, output_claim},
 };
 
 /// What is known of the source.
@@ -38,21 +40,26 @@ pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<Source> {
     let other = named.job.as_ref().map(|name| Key::new(namespace, name)).filter(|key| *key != own);
     let other = other.and_then(|key| ctx.training_jobs.get(&key));
     let claim = claim(job, other.as_deref());
-    let key = Key::new(namespace, &claim);
-    let writers = ctx.writers_of.of_key(&key);
+    let writers: Vec<Key> =
+        writers(ctx, namespace, &claim).into_iter().filter(|writer| *writer != own).collect();
     let is_writer = |key: &&Key| ctx.training_jobs.get(key).is_some_and(|job| may_write(&job));
-    let names = writers.iter().filter(|key| **key != own).filter(is_writer);
+    let names = writers.iter().filter(is_writer);
     let names = names.map(|key| key.name.to_string()).take(MOST_WRITERS).collect();
-    // Of a job that is gone, the claim has the name.
-    let gone = ctx.claims.get(&key).and_then(|claim| {
-        let name = claim.instance.as_ref()?.of_kind(names::KIND)?.to_owned();
-        Some(Key::new(namespace, &name))
-    });
-    let pods = writers.into_iter().chain(gone).filter(|key| *key != own).find_map(|job| {
+    let pods = writers.into_iter().find_map(|job| {
         let pods = ctx.pods_of.of_key(&job);
         pods.iter().filter_map(|key| ctx.pods.get(key)).find(|pod| writes(pod, &job.name))
     });
     Some(Source { job: other, claim, writers: names, pod: pods.map(|pod| pod.name().to_owned()) })
+}
+
+/// The jobs whose output is in a claim. Of one that is gone, the claim has the name.
+pub(crate) fn writers(ctx: &Context, namespace: &str, claim: &str) -> Vec<Key> {
+    let known = ctx.outputs.of_key(&claim_key(namespace, claim));
+    let gone = ctx.claims.get(&Key::new(namespace, claim)).and_then(|claim| {
+        let name = claim.instance.as_ref()?.of_kind(names::KIND)?.to_owned();
+        Some(Key::new(namespace, &name))
+    });
+    known.into_iter().chain(gone).collect()
 }
 
 /// The claim of the source.
@@ -63,18 +70,6 @@ pub(crate) fn claim(job: &TrainingJob, other: Option<&TrainingJob>) -> String {
     })
 }
 
-/// The claim that a job writes its checkpoints into.
-fn output_claim(job: &TrainingJob) -> String {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let output = job.spec.output.as_ref();
-    output.and_then(|output| output.claim_name.clone()).unwrap_or_else(|| names::claim(name))
-}
-
-/// The key of that claim, for the index of writers.
-pub(crate) fn output_claim_key(job: &TrainingJob) -> Option<Key> {
-    Some(Key::new(job.metadata.namespace.as_deref().unwrap_or_default(), &output_claim(job)))
-}
-
 /// A job that has not begun waits for no claim, so that two new ones do not wait for each other.
 fn may_write(job: &TrainingJob) -> bool {
     !has_ended(job) && job.status.as_ref().is_some_and(|status| status.attempts > 0)
@@ -82,6 +77,5 @@ fn may_write(job: &TrainingJob) -> bool {
 
 /// The pod of an upload reads only.
 fn writes(pod: &PodView, job: &str) -> bool {
-    let has_stopped = pod.phase == "Failed" || pod.phase == "Succeeded";
-    !has_stopped && job_of(pod) != Some(&names::upload(job))
+    !has_stopped(pod) && job_of(pod) != Some(&names::upload(job))
 }
