@@ -338,9 +338,7 @@ pub(crate) fn claim_keys(job: &TrainingJob) -> Vec<Key> {
     let inputs = job.spec.inputs.iter().map(|input| input.claim_name.clone());
     let records = job.status.iter().flat_map(|status| &status.dependencies);
     let results = records.filter_map(|record| Some(record.result.as_ref()?.claim_name.clone()));
-    let recorded = job.status.as_ref().and_then(|status| status.resume_from.as_ref());
-    let recorded = recorded.map(|source| source.claim_name.clone());
-    let source = recorded.or_else(|| job.spec.resume_from.as_ref().map(|_| resume::claim(job, None)));
+    let source = job.spec.resume_from.as_ref().map(|_| resume::claim(job, None));
     let results = results.chain(source);
     let names = inputs.chain([output.unwrap_or_else(|| names::claim(name))]).chain(results);
     names.map(|name| Key::new(namespace, &name)).collect()

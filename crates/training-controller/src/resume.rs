@@ -9,8 +9,8 @@ use workload::pod::PodView;
 use crate::{
     Context, names,
     observe::{has_ended, job_of},
-    plan::has_stopped,
-    wants::{claim_key, output_claim},
+    plan::{has_stopped, is_uploading},
+    wants::{claim_key, output_claim, source_key},
 };
 
 /// What is known of the source.
@@ -45,7 +45,8 @@ pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<Source> {
     let is_writer = |key: &&Key| ctx.training_jobs.get(key).is_some_and(|job| may_write(&job));
     let names = writers.iter().filter(is_writer);
     let names = names.map(|key| key.name.to_string()).take(MOST_WRITERS).collect();
-    let pods = writers.into_iter().find_map(|job| {
+    // One that is gone wrote into a claim that does not have its name, perhaps.
+    let pods = writers.into_iter().chain(source_key(job)).find_map(|job| {
         let pods = ctx.pods_of.of_key(&job);
         pods.iter().filter_map(|key| ctx.pods.get(key)).find(|pod| writes(pod, &job.name))
     });
@@ -62,20 +63,74 @@ pub(crate) fn writers(ctx: &Context, namespace: &str, claim: &str) -> Vec<Key> {
     known.into_iter().chain(gone).collect()
 }
 
-/// The claim of the source.
+/// The claim of the source: that of the job, if it exists, or as it was recorded before the job was deleted.
 pub(crate) fn claim(job: &TrainingJob, other: Option<&TrainingJob>) -> String {
+    let recorded = job.status.as_ref().and_then(|status| status.resume_from.as_ref());
     let named = job.spec.resume_from.clone().unwrap_or_default();
-    named.claim_name.unwrap_or_else(|| {
-        other.map_or_else(|| names::claim(named.job.as_deref().unwrap_or_default()), output_claim)
-    })
+    match (named.claim_name, other, recorded) {
+        (Some(claim), _, _) => claim,
+        (None, Some(other), _) => output_claim(other),
+        (None, None, Some(recorded)) => recorded.claim_name.clone(),
+        (None, None, None) => names::claim(named.job.as_deref().unwrap_or_default()),
+    }
+}
+
+/// Whether no attempt of a job follows, nor goes on but for the grace period of its pods.
+pub(crate) fn has_trained(job: &TrainingJob) -> bool {
+    has_ended(job) || is_uploading(job.status.as_ref()) || job.metadata.deletion_timestamp.is_some()
 }
 
 /// A job that has not begun waits for no claim, so that two new ones do not wait for each other.
 fn may_write(job: &TrainingJob) -> bool {
-    !has_ended(job) && job.status.as_ref().is_some_and(|status| status.attempts > 0)
+    !has_trained(job) && job.status.as_ref().is_some_and(|status| status.attempts > 0)
 }
 
 /// The pod of an upload reads only.
 fn writes(pod: &PodView, job: &str) -> bool {
     !has_stopped(pod) && job_of(pod) != Some(&names::upload(job))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{
+        conditions, reasons,
+        trainingjob::{Phase, ResumedFrom, TrainingJobStatus},
+    };
+    use runtime::conditions::{Verdict, merged};
+
+    use super::*;
+    use crate::tests::{at, job};
+
+    #[test]
+    fn a_job_that_has_trained_writes_no_more_checkpoints() {
+        let mut first = job("first", "{model: m, dataset: d, method: lora}");
+        assert!(!may_write(&first), "it has not begun");
+        let status =
+            TrainingJobStatus { phase: Some(Phase::Running), attempts: 1, ..TrainingJobStatus::default() };
+        first.status = Some(status.clone());
+        assert!(may_write(&first));
+        let uploaded = Verdict {
+            type_: conditions::UPLOADED,
+            holds: false,
+            reason: reasons::UPLOAD_FAILED,
+            message: String::new(),
+        };
+        let conditions = merged(vec![uploaded], &[], Some(1), at(0));
+        first.status = Some(TrainingJobStatus { conditions, ..status.clone() });
+        assert!(!may_write(&first), "its result is uploaded");
+        first.status = Some(status);
+        first.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
+        assert!(!may_write(&first), "it is being deleted");
+    }
+
+    #[test]
+    fn the_claim_of_a_job_is_known_after_its_deletion_if_it_was_recorded() {
+        let spec = "{model: m, dataset: d, method: lora, resumeFrom: {job: first}}";
+        let mut next = job("next", spec);
+        let own = job("first", "{model: m, dataset: d, method: lora, output: {claimName: shared}}");
+        assert_eq!((claim(&next, None), claim(&next, Some(&own))), ("first-output".into(), "shared".into()));
+        let recorded = ResumedFrom { claim_name: "shared".to_owned(), ..ResumedFrom::default() };
+        next.status = Some(TrainingJobStatus { resume_from: Some(recorded), ..TrainingJobStatus::default() });
+        assert_eq!(claim(&next, None), "shared");
+    }
 }

@@ -6,10 +6,15 @@ use api::{
     conditions, reasons,
     trainingjob::{Checkpoint, Phase, TrainingJob, TrainingJobStatus},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::conditions::{Verdict, merged};
 use serde_json::json;
 
 use super::{World, arguments, message_at};
-use crate::{resume::Source, tests::job};
+use crate::{
+    resume::Source,
+    tests::{at, job},
+};
 
 /// A job that goes on from the job `first`.
 const NEXT: &str = "{model: qwen/Qwen-7B, dataset: a/b, method: lora, resumeFrom: {job: first}}";
@@ -92,6 +97,43 @@ fn a_source_that_still_runs_is_waited_for() {
     assert!(world.requeue_after.is_some(), "pods of others wake up nothing");
     world.observed.resume = Some(after(first(FIRST, Phase::Failed)));
     world.settles();
+    assert_eq!(world.jobs(), ["qwen-1"]);
+}
+
+#[test]
+fn the_folder_of_a_source_is_known_when_it_is_deleted_while_it_is_waited_for() {
+    let mut world = with(NEXT, after(first(FIRST, Phase::Running)));
+    assert_eq!(world.condition(conditions::DEPENDENCIES_READY), ("False", reasons::WAITING));
+    assert_eq!(world.status().resume_from.as_ref().and_then(|source| source.path.as_deref()), Some("run-1"));
+    // Its pods end, and the job is gone.
+    let gone = Source { claim: "first-output".to_owned(), ..Source::default() };
+    world.observed.resume = Some(Source { pod: Some("first-4-0-x".to_owned()), ..gone.clone() });
+    world.settles();
+    assert!(world.created.is_empty() && world.message().contains("first-4-0-x"), "{}", world.message());
+    world.observed.resume = Some(gone);
+    world.settles();
+    let expected = ("/opt/resume-from/run-1".to_owned(), "first-output".to_owned(), Some(true));
+    assert_eq!(resumed(&world), Some(expected));
+    assert_eq!(world.status().resume_from.as_ref().unwrap().uid.as_deref(), Some("uid-of-first"));
+}
+
+#[test]
+fn a_source_that_is_being_deleted_or_uploaded_is_not_waited_for() {
+    let mut deleted = first(FIRST, Phase::Running);
+    deleted.metadata.deletion_timestamp = Some(Time(at(0)));
+    // Its last checkpoint is not reported any more.
+    deleted.status.as_mut().unwrap().checkpoint = None;
+    let world = with(NEXT, after(deleted));
+    assert_eq!(world.jobs(), ["qwen-1"], "with retention Delete it waits for this one");
+    let mut uploads = first(FIRST, Phase::Running);
+    let failing = Verdict {
+        type_: conditions::UPLOADED,
+        holds: false,
+        reason: reasons::UPLOAD_FAILED,
+        message: String::new(),
+    };
+    uploads.status.as_mut().unwrap().conditions = merged(vec![failing], &[], Some(1), at(0));
+    let world = with(NEXT, after(uploads));
     assert_eq!(world.jobs(), ["qwen-1"]);
 }
 
