@@ -31,7 +31,7 @@ use crate::{
     agents::Utilization,
     job_view::JobView,
     names,
-    plan::needs_finalizer,
+    plan::{has_stopped, needs_finalizer},
     progress::LogState,
     resume,
     volume_snapshot::VolumeSnapshot,
@@ -61,6 +61,8 @@ pub(crate) struct Observed {
     pub(crate) dependencies: Vec<Dependency>,
     /// Where the checkpoints of `spec.resumeFrom` are.
     pub(crate) resume: Option<resume::Source>,
+    /// By claim that pods of one node alone can mount, the pod that uploads from it, of another job.
+    pub(crate) uploaders: BTreeMap<String, String>,
     /// Names of jobs that wait for each other, beginning with this one; empty if there is no such circle.
     pub(crate) cycle: Vec<String>,
     /// Jobs that have not ended and still need this one, which has ended or is being deleted: see `needs`.
@@ -118,7 +120,8 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
     let dependents = dependents(&ctx.training_jobs, &ctx.dependents, &job);
     let claim = |key: Key| (key.name.to_string(), ctx.claims.get(&key));
     let source = resume.as_ref().map(|source| Key::new(namespace, &source.claim));
-    let claims = claim_keys(&job).into_iter().chain(source).map(claim).collect();
+    let claims: Claims = claim_keys(&job).into_iter().chain(source).map(claim).collect();
+    let uploaders = if has_ended(&job) { BTreeMap::new() } else { uploaders(ctx, &job, &claims) };
     let (mut nodes, mut capacities) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now);
@@ -163,6 +166,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         claims,
         dependencies,
         resume,
+        uploaders,
         cycle,
         dependents,
         nodes,
@@ -249,6 +253,31 @@ fn cycle(job: &Arc<TrainingJob>, next: impl Fn(&TrainingJob) -> Vec<Arc<Training
         }
     }
     Vec::new()
+}
+
+/// A training that has succeeded is uploaded while the jobs that read it start.
+fn uploaders(ctx: &Context, job: &TrainingJob, claims: &Claims) -> BTreeMap<String, String> {
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let own = Key::of(job);
+    let uploader = |name: &String| {
+        let writers = resume::writers(ctx, namespace, name).into_iter().filter(|key| *key != own);
+        writers.into_iter().find_map(|key| uploader(&ctx.pods, &ctx.pods_of, &key))
+    };
+    let of_one_node = claims.iter().filter(|(_, claim)| {
+        let claim = claim.as_ref();
+        claim.is_some_and(|claim| !claim.is_writable_by_many())
+    });
+    of_one_node.filter_map(|(name, _)| Some((name.clone(), uploader(name)?))).collect()
+}
+
+/// The pod that uploads the result of this job, has a node and has not ended: the volume is there.
+fn uploader(pods: &Cache<PodView>, pods_of: &Referrers, job: &Key) -> Option<String> {
+    let upload = names::upload(&job.name);
+    let holds = |pod: &Arc<PodView>| {
+        pod.node.is_some() && !has_stopped(pod) && job_of(pod).is_some_and(|name| name == upload)
+    };
+    let mut pods = pods_of.of_key(job).into_iter().filter_map(|key| pods.get(&key));
+    pods.find(holds).map(|pod| pod.name().to_owned())
 }
 
 fn dependents(jobs: &Cache<TrainingJob>, dependents: &Referrers, job: &TrainingJob) -> usize {
@@ -436,6 +465,8 @@ fn nodes_of<'a>(
 #[cfg(test)]
 mod tests {
     use api::trainingjob::{Checkpoint, Dependency as Record, DependencyResult, TrainingJobStatus};
+    use serde_json::json;
+
     use super::*;
     use crate::tests::job;
 
@@ -531,6 +562,36 @@ mod tests {
             ended.status.as_mut().unwrap().phase = Some(Phase::Failed);
             let (jobs, _, index) = known(sft.clone(), ended);
             assert_eq!(dependents(&jobs, &index, &sft), 0, "{source} {retention}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_uploads_on_a_node_has_the_volume_until_it_ends() {
+        let sft = Key::new("demo", "sft");
+        let found = |job: &str, node: &str, phase: &str| {
+            let labels =
+                json!({labels::MANAGED_BY: NAME, labels::NAME: names::KIND, labels::INSTANCE: "sft"});
+            let owner =
+                json!({"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": "u", "controller": true});
+            let pod = json!({
+                "metadata": {"name": "pod", "namespace": "demo", "labels": labels, "ownerReferences": [owner]},
+                "spec": if node.is_empty() { json!({}) } else { json!({"nodeName": node}) },
+                "status": {"phase": phase},
+            });
+            let pods: Cache<PodView> = Cache::default();
+            let pods_of = Referrers::of(&pods, keys_by_instance);
+            pods.upsert(serde_json::from_value(pod).unwrap());
+            uploader(&pods, &pods_of, &sft)
+        };
+        assert_eq!(found("sft-upload", "node-1", "Pending").as_deref(), Some("pod"));
+        assert_eq!(found("sft-upload", "node-1", "Running").as_deref(), Some("pod"));
+        for (job, node, phase) in [
+            ("sft-upload", "", "Pending"),
+            ("sft-upload", "node-1", "Succeeded"),
+            ("sft-upload", "node-1", "Failed"),
+            ("sft-1", "node-1", "Running"),
+        ] {
+            assert_eq!(found(job, node, phase), None, "{job} {node} {phase}");
         }
     }
 

@@ -74,12 +74,14 @@ fn has_begun(observed: &Observed) -> bool {
     observed.job.status.as_ref().is_some_and(|status| status.attempts > 0)
 }
 
-/// What the pods of an attempt mount. A claim that is gone or being deleted keeps no later attempt from its start.
+/// What the pods of an attempt mount. A claim that is gone, is being deleted or is used on another node keeps no later attempt
+/// from its start.
 pub(super) fn mounted(observed: &Observed) -> Option<&ResumedFrom> {
     let claim = |name: &str| observed.claims.get(name).and_then(Option::as_deref);
     recorded(observed).filter(|source| {
         let is_there = claim(&source.claim_name).is_some_and(|claim| claims::deletion(claim).is_none());
-        is_needed(observed) || is_there
+        let is_free = !observed.uploaders.contains_key(&source.claim_name);
+        is_needed(observed) || (is_there && is_free)
     })
 }
 

@@ -133,7 +133,32 @@ fn a_source_that_is_being_deleted_or_uploaded_is_not_waited_for() {
         message: String::new(),
     };
     uploads.status.as_mut().unwrap().conditions = merged(vec![failing], &[], Some(1), at(0));
-    let world = with(NEXT, after(uploads));
+    let mut world = with(NEXT, after(uploads));
+    assert_eq!(world.jobs(), ["qwen-1"]);
+    // Without its claim the next attempt goes on from a checkpoint of its own.
+    world.starts();
+    world.steps(505, 1000);
+    world.observed.uploaders.insert("first-output".into(), "first-upload-abcde".into());
+    world.is_preempted(Some(505));
+    world.settles();
+    assert_eq!((world.jobs().len(), resumed(&world)), (2, None));
+}
+
+#[test]
+fn a_source_that_is_uploaded_from_a_volume_of_one_node_is_mounted_afterwards() {
+    let mut world = World::new(NEXT);
+    let claim = json!({"metadata": {"name": "first-output", "namespace": "demo"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+    world.claims.insert("first-output".into(), Some(Arc::new(serde_json::from_value(claim).unwrap())));
+    world.observed.resume = Some(after(first(FIRST, Phase::Succeeded)));
+    world.observed.uploaders.insert("first-output".into(), "first-upload-abcde".into());
+    world.settles();
+    assert!(
+        world.created.is_empty() && world.message().contains("first-upload-abcde"),
+        "{}",
+        world.message()
+    );
+    world.observed.uploaders.clear();
+    world.wakes();
     assert_eq!(world.jobs(), ["qwen-1"]);
 }
 
