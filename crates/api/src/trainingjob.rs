@@ -650,7 +650,7 @@ pub struct TrainingJobStatus {
 
     /// Checkpoints from which the first attempt goes on, recorded as soon as they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resume_from: Option<ResumedFrom>,
+    pub resume_from: Option<ResolvedResume>,
 
     /// Latest progress of the trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -736,7 +736,7 @@ pub struct Resolved {
 /// Checkpoints of an earlier job.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct ResumedFrom {
+pub struct ResolvedResume {
     /// Claim with the checkpoints.
     #[serde(default)]
     #[schemars(length(max = 253))]

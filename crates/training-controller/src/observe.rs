@@ -60,7 +60,7 @@ pub(crate) struct Observed {
     /// What it reads of other jobs.
     pub(crate) dependencies: Vec<Dependency>,
     /// Where the checkpoints of `spec.resumeFrom` are.
-    pub(crate) resume: Option<resume::Source>,
+    pub(crate) resume: Option<resume::ResumeSource>,
     /// By claim that pods of one node alone can mount, the pod that uploads from it, of another job.
     pub(crate) uploaders: BTreeMap<String, String>,
     /// Names of jobs that wait for each other, beginning with this one; empty if there is no such circle.
@@ -113,7 +113,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
     let dependencies = dependencies(ctx, &job);
     let cycle = cycle(&job, |job| {
         let candidates = dependencies_of(ctx, job).into_iter().flat_map(|dependency| dependency.candidates);
-        let source = wants::source_key(job).and_then(|key| ctx.training_jobs.get(&key));
+        let source = wants::resume_key(job).and_then(|key| ctx.training_jobs.get(&key));
         candidates.chain(source).collect()
     });
     let resume = if has_ended(&job) { None } else { resume::observe(ctx, &job) };
@@ -319,7 +319,7 @@ fn needs(dependent: &TrainingJob, job: &TrainingJob) -> bool {
 /// Whether a job that goes on from the checkpoints of `job` has not found them yet or, if they are deleted with `job`, has
 /// none of its own. One that names the claim needs no more than that it stays.
 fn needs_checkpoints(dependent: &TrainingJob, job: &TrainingJob) -> bool {
-    let is_source = wants::source_key(dependent).is_some_and(|key| keys_of_dependency(job).contains(&key));
+    let is_source = wants::resume_key(dependent).is_some_and(|key| keys_of_dependency(job).contains(&key));
     let status = dependent.status.as_ref();
     let names_claim = dependent.spec.resume_from.as_ref().is_some_and(|source| source.claim_name.is_some());
     let is_found = status

@@ -10,12 +10,12 @@ use crate::{
     Context, names,
     observe::{has_ended, job_of},
     plan::{has_stopped, is_uploading},
-    wants::{claim_key, output_claim, source_key},
+    wants::{claim_key, output_claim, resume_key},
 };
 
 /// What is known of the source.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Source {
+pub(crate) struct ResumeSource {
     /// The job of `spec.resumeFrom.job`, if it exists and is another one.
     pub(crate) job: Option<Arc<TrainingJob>>,
     /// The claim with the checkpoints.
@@ -33,7 +33,7 @@ pub(crate) const SOURCE_PATH: &str = "/opt/resume-from";
 const MOST_WRITERS: usize = 4;
 
 /// `None`: the job begins anew.
-pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<Source> {
+pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<ResumeSource> {
     let named = job.spec.resume_from.as_ref()?;
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let own = Key::of(job);
@@ -45,12 +45,12 @@ pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<Source> {
     let is_writer = |key: &&Key| ctx.training_jobs.get(key).is_some_and(|job| may_write(&job));
     let names = writers.iter().filter(is_writer);
     let names = names.map(|key| key.name.to_string()).take(MOST_WRITERS).collect();
-    // One that is gone wrote into a claim that does not have its name, perhaps.
-    let pods = writers.into_iter().chain(source_key(job)).find_map(|job| {
+    // The claim of a job that is gone has its name only if it was made for it.
+    let pods = writers.into_iter().chain(resume_key(job)).find_map(|job| {
         let pods = ctx.pods_of.of_key(&job);
         pods.iter().filter_map(|key| ctx.pods.get(key)).find(|pod| writes(pod, &job.name))
     });
-    Some(Source { job: other, claim, writers: names, pod: pods.map(|pod| pod.name().to_owned()) })
+    Some(ResumeSource { job: other, claim, writers: names, pod: pods.map(|pod| pod.name().to_owned()) })
 }
 
 /// The jobs whose output is in a claim. Of one that is gone, the claim has the name.
@@ -94,7 +94,7 @@ fn writes(pod: &PodView, job: &str) -> bool {
 mod tests {
     use api::{
         conditions, reasons,
-        trainingjob::{Phase, ResumedFrom, TrainingJobStatus},
+        trainingjob::{Phase, ResolvedResume, TrainingJobStatus},
     };
     use runtime::conditions::{Verdict, merged};
 
@@ -129,7 +129,7 @@ mod tests {
         let mut next = job("next", spec);
         let own = job("first", "{model: m, dataset: d, method: lora, output: {claimName: shared}}");
         assert_eq!((claim(&next, None), claim(&next, Some(&own))), ("first-output".into(), "shared".into()));
-        let recorded = ResumedFrom { claim_name: "shared".to_owned(), ..ResumedFrom::default() };
+        let recorded = ResolvedResume { claim_name: "shared".to_owned(), ..ResolvedResume::default() };
         next.status = Some(TrainingJobStatus { resume_from: Some(recorded), ..TrainingJobStatus::default() });
         assert_eq!(claim(&next, None), "shared");
     }

@@ -19,7 +19,7 @@ pub(crate) struct Run<'a> {
     /// Accelerators of each node.
     pub(crate) gpus: i32,
     pub(crate) nodes: i32,
-    pub(crate) model: &'a Source,
+    pub(crate) model: &'a StartModel,
     /// Of method ppo.
     pub(crate) reward_model: Option<&'a str>,
     pub(crate) datasets: &'a [String],
@@ -34,7 +34,7 @@ pub(crate) struct Run<'a> {
 
 /// A model: a hub id or a path, and LoRA adapters that another job has trained for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct StartModel {
     pub(crate) model: String,
     pub(crate) adapters: Option<String>,
 }

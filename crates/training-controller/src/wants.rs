@@ -152,11 +152,11 @@ fn all_keys(job: &TrainingJob) -> BTreeSet<Key> {
         Want::Job(name) => vec![Key::new(namespace, &name)],
         Want::Path { path, field: _ } => keys_of_path(namespace, &path),
     };
-    wants(job).into_iter().flat_map(keys).chain(source_key(job)).collect()
+    wants(job).into_iter().flat_map(keys).chain(resume_key(job)).collect()
 }
 
 /// The other job, or the claim, of `spec.resumeFrom`.
-pub(crate) fn source_key(job: &TrainingJob) -> Option<Key> {
+pub(crate) fn resume_key(job: &TrainingJob) -> Option<Key> {
     let source = job.spec.resume_from.as_ref()?;
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let of_job = source.job.as_ref().map(|name| Key::new(namespace, name));

@@ -16,7 +16,7 @@ use api::launcher::hub_folders::{BELOW_MOUNT, MODELSCOPE};
 
 use crate::{
     marker::write_new,
-    source::{ARGUMENTS, LONGEST_ARGUMENTS},
+    resume::{ARGUMENTS, LONGEST_ARGUMENTS},
 };
 
 const MODEL: &str = "--model";

@@ -20,7 +20,7 @@ mod output;
 mod prepare;
 mod processes;
 mod redaction;
-mod source;
+mod resume;
 mod supervise;
 mod timing;
 mod verdict;

@@ -37,7 +37,7 @@ use crate::{
     output::{self, SharedLog, locked},
     prepare::{self, Order, Prepared},
     processes::{self, Exit},
-    source::{Source, Wanted},
+    resume::{ResumeSource, Wanted},
     status,
     timing::Timing,
     verdict::{Facts, Verdict, verdict},
@@ -84,7 +84,7 @@ async fn run(wanted: &Run, environment: &Environment) -> io::Result<Outcome> {
         pod_uid: environment.pod_uid.clone(),
         rank: environment.rank,
         resumes: !wanted.never_resume,
-        source: wanted.resume_from.clone().map(|path| Source {
+        source: wanted.resume_from.clone().map(|path| ResumeSource {
             path,
             wanted: Wanted::of(&wanted.trainer, environment.processes.saturating_mul(wanted.nodes)),
         }),

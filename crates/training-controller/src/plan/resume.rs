@@ -5,14 +5,14 @@
 
 use api::{
     reasons,
-    trainingjob::{ResumedFrom, TrainingJob},
+    trainingjob::{ResolvedResume, TrainingJob},
 };
 use workload::{Cause, claim as claims};
 
 use super::{dependencies::Dependencies, mitigation};
 use crate::{
     observe::Observed,
-    resume::{Source, has_trained},
+    resume::{ResumeSource, has_trained},
     swift::Sharding,
     validate::{Invalid, ValidJob, validate},
 };
@@ -22,7 +22,7 @@ use crate::{
 enum State {
     /// The job has none.
     None,
-    Ready(ResumedFrom),
+    Ready(ResolvedResume),
     NotReady {
         reason: &'static str,
         message: String,
@@ -31,7 +31,7 @@ enum State {
 }
 
 /// The source that the status records from the first attempt on.
-pub(super) fn source(valid: &ValidJob, observed: &Observed) -> Result<Option<ResumedFrom>, Invalid> {
+pub(super) fn source(valid: &ValidJob, observed: &Observed) -> Result<Option<ResolvedResume>, Invalid> {
     match state(valid, observed) {
         State::None | State::NotReady { .. } => Ok(None),
         State::Ready(source) => Ok(Some(source)),
@@ -57,12 +57,12 @@ pub(super) fn is_needed(observed: &Observed) -> bool {
     observed.job.status.as_ref().is_none_or(|status| status.checkpoint.is_none())
 }
 
-fn recorded(observed: &Observed) -> Option<&ResumedFrom> {
+fn recorded(observed: &Observed) -> Option<&ResolvedResume> {
     observed.job.status.as_ref()?.resume_from.as_ref()
 }
 
 /// The source as far as it is known while it is waited for: its job may be deleted meanwhile.
-pub(super) fn seen(valid: &ValidJob, observed: &Observed) -> Option<ResumedFrom> {
+pub(super) fn seen(valid: &ValidJob, observed: &Observed) -> Option<ResolvedResume> {
     let recorded = recorded(observed).cloned();
     let source = observed.resume.as_ref().filter(|_| !has_begun(observed) && valid.resume_from.is_some());
     let job = source.and_then(|source| Some((source.job.as_deref()?, source)));
@@ -76,7 +76,7 @@ fn has_begun(observed: &Observed) -> bool {
 
 /// What the pods of an attempt mount. A claim that is gone, is being deleted or is used on another node keeps no later attempt
 /// from its start.
-pub(super) fn mounted(observed: &Observed) -> Option<&ResumedFrom> {
+pub(super) fn mounted(observed: &Observed) -> Option<&ResolvedResume> {
     let claim = |name: &str| observed.claims.get(name).and_then(Option::as_deref);
     recorded(observed).filter(|source| {
         let is_there = claim(&source.claim_name).is_some_and(|claim| claims::deletion(claim).is_none());
@@ -99,7 +99,7 @@ fn state(valid: &ValidJob, observed: &Observed) -> State {
         return State::Ready(recorded.clone());
     }
     let Some(source) = &observed.resume else { return State::None };
-    let named = || ResumedFrom { claim_name: source.claim.clone(), path: wanted.path.clone(), uid: None };
+    let named = || ResolvedResume { claim_name: source.claim.clone(), path: wanted.path.clone(), uid: None };
     let found = match &source.job {
         Some(job) => of_job(valid, job, source),
         None => Ok(recorded.cloned().unwrap_or_else(named)),
@@ -132,7 +132,7 @@ fn state(valid: &ValidJob, observed: &Observed) -> State {
 }
 
 /// The source that a job has left.
-fn of_job(valid: &ValidJob, job: &TrainingJob, source: &Source) -> Result<ResumedFrom, State> {
+fn of_job(valid: &ValidJob, job: &TrainingJob, source: &ResumeSource) -> Result<ResolvedResume, State> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     if !has_trained(job) {
         let message =
@@ -167,8 +167,8 @@ fn of_job(valid: &ValidJob, job: &TrainingJob, source: &Source) -> Result<Resume
     Ok(left_by(job, &other, source))
 }
 
-fn left_by(job: &TrainingJob, valid: &ValidJob, source: &Source) -> ResumedFrom {
-    ResumedFrom {
+fn left_by(job: &TrainingJob, valid: &ValidJob, source: &ResumeSource) -> ResolvedResume {
+    ResolvedResume {
         claim_name: source.claim.clone(),
         path: relative(&valid.output.dir, &valid.output.mount_path),
         uid: job.metadata.uid.clone(),
@@ -176,7 +176,7 @@ fn left_by(job: &TrainingJob, valid: &ValidJob, source: &Source) -> ResumedFrom 
 }
 
 /// Who may still write.
-fn written(source: &Source) -> Option<String> {
+fn written(source: &ResumeSource) -> Option<String> {
     let claim = &source.claim;
     if !source.writers.is_empty() {
         let names = source.writers.join(", ");

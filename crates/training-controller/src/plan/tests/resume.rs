@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{World, arguments, message_at};
 use crate::{
-    resume::Source,
+    resume::ResumeSource,
     tests::{at, job},
 };
 
@@ -35,7 +35,7 @@ fn first(spec: &str, phase: Phase) -> TrainingJob {
 }
 
 /// A new job, and what `observe` finds of its source.
-fn with(spec: &str, source: Source) -> World {
+fn with(spec: &str, source: ResumeSource) -> World {
     let mut world = World::new(spec);
     let claim = json!({"metadata": {"name": source.claim, "namespace": "demo"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
     world.claims.insert(source.claim.clone(), Some(Arc::new(serde_json::from_value(claim).unwrap())));
@@ -44,8 +44,8 @@ fn with(spec: &str, source: Source) -> World {
     world
 }
 
-fn after(first: TrainingJob) -> Source {
-    Source { job: Some(Arc::new(first)), claim: "first-output".to_owned(), ..Source::default() }
+fn after(first: TrainingJob) -> ResumeSource {
+    ResumeSource { job: Some(Arc::new(first)), claim: "first-output".to_owned(), ..ResumeSource::default() }
 }
 
 /// Of the job that was created last: the option of the launcher, and the claim and the rights of its mount.
@@ -69,7 +69,8 @@ fn a_job_goes_on_from_what_a_failed_one_has_left_and_reads_its_claim_only() {
     assert_eq!((recorded.claim_name.as_str(), recorded.path.as_deref()), ("first-output", Some("run-1")));
     assert_eq!(recorded.uid.as_deref(), Some("uid-of-first"));
     // Whatever becomes of the job, the next attempt reads the same.
-    world.observed.resume = Some(Source { claim: "first-output".to_owned(), ..Source::default() });
+    world.observed.resume =
+        Some(ResumeSource { claim: "first-output".to_owned(), ..ResumeSource::default() });
     world.starts();
     world.is_preempted(None);
     world.settles();
@@ -106,8 +107,8 @@ fn the_folder_of_a_source_is_known_when_it_is_deleted_while_it_is_waited_for() {
     assert_eq!(world.condition(conditions::DEPENDENCIES_READY), ("False", reasons::WAITING));
     assert_eq!(world.status().resume_from.as_ref().and_then(|source| source.path.as_deref()), Some("run-1"));
     // Its pods end, and the job is gone.
-    let gone = Source { claim: "first-output".to_owned(), ..Source::default() };
-    world.observed.resume = Some(Source { pod: Some("first-4-0-x".to_owned()), ..gone.clone() });
+    let gone = ResumeSource { claim: "first-output".to_owned(), ..ResumeSource::default() };
+    world.observed.resume = Some(ResumeSource { pod: Some("first-4-0-x".to_owned()), ..gone.clone() });
     world.settles();
     assert!(world.created.is_empty() && world.message().contains("first-4-0-x"), "{}", world.message());
     world.observed.resume = Some(gone);
@@ -193,7 +194,7 @@ fn what_differs_is_refused_before_a_gpu_is_taken() {
 
 #[test]
 fn the_claim_of_a_deleted_job_is_read_at_its_root_and_named_if_it_is_gone() {
-    let gone = || Source { claim: "first-output".to_owned(), ..Source::default() };
+    let gone = || ResumeSource { claim: "first-output".to_owned(), ..ResumeSource::default() };
     let world = with(NEXT, gone());
     assert_eq!(resumed(&world).map(|(option, ..)| option).as_deref(), Some("/opt/resume-from"));
     let mut world = World::new(NEXT);
@@ -202,7 +203,7 @@ fn the_claim_of_a_deleted_job_is_read_at_its_root_and_named_if_it_is_gone() {
     assert_eq!(world.condition(conditions::DEPENDENCIES_READY), ("False", reasons::DEPENDENCY_NOT_FOUND));
     assert!(world.message().contains("PersistentVolumeClaim demo/first-output"), "{}", world.message());
     let named = NEXT.replace("{job: first}", "{claimName: kept, path: run/checkpoint-7}");
-    let source = Source { claim: "kept".to_owned(), ..Source::default() };
+    let source = ResumeSource { claim: "kept".to_owned(), ..ResumeSource::default() };
     let mut world = World::new(&named);
     world.observed.resume = Some(source.clone());
     world.settles();
@@ -215,7 +216,7 @@ fn the_claim_of_a_deleted_job_is_read_at_its_root_and_named_if_it_is_gone() {
 #[test]
 fn a_job_does_not_go_on_in_the_folder_of_its_source() {
     let own = NEXT.replace("{job: first}", "{claimName: qwen-output}");
-    let source = || Source { claim: "qwen-output".to_owned(), ..Source::default() };
+    let source = || ResumeSource { claim: "qwen-output".to_owned(), ..ResumeSource::default() };
     let world = with(&own, source());
     assert!(
         world.created.is_empty() && world.message().contains("an outputDir below it"),

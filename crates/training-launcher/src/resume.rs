@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct ResumeSource {
     /// A folder of checkpoints, or one checkpoint.
     pub(crate) path: PathBuf,
     pub(crate) wanted: Wanted,
@@ -72,7 +72,7 @@ impl Wanted {
 }
 
 /// The newest complete checkpoint with the state of the optimizer.
-pub(crate) fn newest(source: &Source) -> Result<Complete, Fault> {
+pub(crate) fn newest(source: &ResumeSource) -> Result<Complete, Fault> {
     let path = &source.path;
     let folders = folders(path).map_err(|error| unreadable(path, &error))?;
     for folder in &folders {
@@ -288,7 +288,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let code = |name: &str| {
             let path = folder.path().join(name);
-            newest(&Source { path, wanted: wanted(LORA, 1) }).unwrap_err().code
+            newest(&ResumeSource { path, wanted: wanted(LORA, 1) }).unwrap_err().code
         };
         // It can be read by nobody, not even by root.
         std::os::unix::fs::symlink("loop", folder.path().join("loop")).unwrap();
