@@ -41,6 +41,8 @@ pub mod variables {
 
 /// Folders of the hubs in the folder of [`options::HUB_CACHE`], which their libraries find by variables.
 pub mod hub_folders {
+    /// Below where the claim of the output is mounted, the folders that jobs have for what they load, each by its name.
+    pub const BELOW_MOUNT: &str = ".cache/hub";
     /// `HF_HOME`.
     pub const HUGGING_FACE: &str = "huggingface";
     /// `MODELSCOPE_CACHE`.
@@ -65,7 +67,7 @@ pub enum ExitCode {
     Incomplete = 83,
     /// The volume of the output is full.
     OutOfSpace = 84,
-    /// The output cannot be read or written.
+    /// The output cannot be read or written, or the folder of an earlier job cannot be read.
     OutputUnusable = 85,
     /// The command line or the environment of the launcher is invalid: a fault of the controller, not of the user.
     Usage = 86,

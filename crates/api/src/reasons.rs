@@ -129,6 +129,8 @@ pub const NO_PROGRESS: &str = "NoProgress";
 pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
 /// The trainer cannot continue from the checkpoints of spec.resumeFrom.
 pub const CANNOT_RESUME: &str = "CannotResume";
+/// The volume of the output, or that of spec.resumeFrom, cannot be read or written.
+pub const OUTPUT_UNUSABLE: &str = "OutputUnusable";
 /// The GPUs of a trainer that runs do nothing.
 pub const GPU_IDLE: &str = "GPUIdle";
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";

@@ -390,8 +390,8 @@ pub enum OnNonFiniteLoss {
         .message("must not be set without claimName").field_path(".path")
 )]
 pub struct ResumeFrom {
-    /// Name of a TrainingJob of this namespace. One that exists must have ended; this job waits for its end. Of one that is
-    /// deleted, the claim `<name>-output` is read at its root.
+    /// Name of a TrainingJob of this namespace. This job waits until it has trained or is deleted. Of one that was deleted before
+    /// this job was created, the claim `<name>-output` is read at its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = rules::object_name())]
@@ -650,9 +650,9 @@ pub struct TrainingJobStatus {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub dependencies: Vec<Dependency>,
 
-    /// Checkpoints from which the first attempt goes on.
+    /// Checkpoints from which the first attempt goes on, recorded as soon as they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resume_from: Option<ResumedFrom>,
+    pub resume_from: Option<ResolvedResume>,
 
     /// Latest progress of the trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -739,7 +739,7 @@ pub struct Resolved {
 /// Checkpoints of an earlier job.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct ResumedFrom {
+pub struct ResolvedResume {
     /// Claim with the checkpoints.
     #[serde(default)]
     #[schemars(length(max = 253))]

@@ -64,10 +64,9 @@ use crate::{
         rejected, retire,
     },
     progress::Progress,
-    resume::output_claim_key,
     validate::{OwnAccount, validate},
     volume_snapshot::VolumeSnapshot,
-    wants::{keys_of_wants, output_key},
+    wants::{keys_of_wants, output_keys},
 };
 
 mod agents;
@@ -168,11 +167,9 @@ pub(crate) struct Context {
     pub(crate) losses: Arc<Mutex<NodeLosses>>,
     /// By the key of a TrainingJob, the pods with its labels.
     pub(crate) pods_of: Referrers,
-    /// By namespace and path, the jobs with this outputDir.
+    /// By namespace and path, the jobs with this outputDir; by the claim of their output, too.
     pub(crate) outputs: Referrers,
-    /// By the claim of their output, the jobs.
-    pub(crate) writers_of: Referrers,
-    /// By what a job may depend on (names and paths), the jobs.
+    /// By what a job may depend on (names, paths and claims), the jobs.
     pub(crate) dependents: Referrers,
     pub(crate) fact_times: FactTimes,
     pub(crate) progress: Progress,
@@ -219,8 +216,7 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         creation_failures: process.watch_selected("JobEvent", CREATION_FAILURES),
         losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
         nodes,
-        outputs: Referrers::of(&training_jobs, output_key),
-        writers_of: Referrers::of(&training_jobs, output_claim_key),
+        outputs: Referrers::of(&training_jobs, output_keys),
         dependents: Referrers::of(&training_jobs, keys_of_wants),
         training_jobs,
         fact_times: FactTimes::default(),

@@ -31,7 +31,7 @@ use crate::{
     agents::Utilization,
     job_view::JobView,
     names,
-    plan::needs_finalizer,
+    plan::{has_stopped, needs_finalizer},
     progress::LogState,
     resume,
     volume_snapshot::VolumeSnapshot,
@@ -60,7 +60,9 @@ pub(crate) struct Observed {
     /// What it reads of other jobs.
     pub(crate) dependencies: Vec<Dependency>,
     /// Where the checkpoints of `spec.resumeFrom` are.
-    pub(crate) resume: Option<resume::Source>,
+    pub(crate) resume: Option<resume::ResumeSource>,
+    /// By claim that pods of one node alone can mount, the pod that uploads from it, of another job.
+    pub(crate) uploaders: BTreeMap<String, String>,
     /// Names of jobs that wait for each other, beginning with this one; empty if there is no such circle.
     pub(crate) cycle: Vec<String>,
     /// Jobs that have not ended and still need this one, which has ended or is being deleted: see `needs`.
@@ -111,14 +113,15 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
     let dependencies = dependencies(ctx, &job);
     let cycle = cycle(&job, |job| {
         let candidates = dependencies_of(ctx, job).into_iter().flat_map(|dependency| dependency.candidates);
-        let source = wants::source_key(job).and_then(|key| ctx.training_jobs.get(&key));
+        let source = wants::resume_key(job).and_then(|key| ctx.training_jobs.get(&key));
         candidates.chain(source).collect()
     });
     let resume = if has_ended(&job) { None } else { resume::observe(ctx, &job) };
     let dependents = dependents(&ctx.training_jobs, &ctx.dependents, &job);
     let claim = |key: Key| (key.name.to_string(), ctx.claims.get(&key));
     let source = resume.as_ref().map(|source| Key::new(namespace, &source.claim));
-    let claims = claim_keys(&job).into_iter().chain(source).map(claim).collect();
+    let claims: Claims = claim_keys(&job).into_iter().chain(source).map(claim).collect();
+    let uploaders = if has_ended(&job) { BTreeMap::new() } else { uploaders(ctx, &job, &claims) };
     let (mut nodes, mut capacities) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now);
@@ -163,6 +166,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         claims,
         dependencies,
         resume,
+        uploaders,
         cycle,
         dependents,
         nodes,
@@ -251,6 +255,31 @@ fn cycle(job: &Arc<TrainingJob>, next: impl Fn(&TrainingJob) -> Vec<Arc<Training
     Vec::new()
 }
 
+/// A training that has succeeded is uploaded while the jobs that read it start.
+fn uploaders(ctx: &Context, job: &TrainingJob, claims: &Claims) -> BTreeMap<String, String> {
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let own = Key::of(job);
+    let uploader = |name: &String| {
+        let writers = resume::writers(ctx, namespace, name).into_iter().filter(|key| *key != own);
+        writers.into_iter().find_map(|key| uploader(&ctx.pods, &ctx.pods_of, &key))
+    };
+    let of_one_node = claims.iter().filter(|(_, claim)| {
+        let claim = claim.as_ref();
+        claim.is_some_and(|claim| !claim.is_writable_by_many())
+    });
+    of_one_node.filter_map(|(name, _)| Some((name.clone(), uploader(name)?))).collect()
+}
+
+/// The pod that uploads the result of this job, has a node and has not ended: the volume is there.
+fn uploader(pods: &Cache<PodView>, pods_of: &Referrers, job: &Key) -> Option<String> {
+    let upload = names::upload(&job.name);
+    let holds = |pod: &Arc<PodView>| {
+        pod.node.is_some() && !has_stopped(pod) && job_of(pod).is_some_and(|name| name == upload)
+    };
+    let mut pods = pods_of.of_key(job).into_iter().filter_map(|key| pods.get(&key));
+    pods.find(holds).map(|pod| pod.name().to_owned())
+}
+
 fn dependents(jobs: &Cache<TrainingJob>, dependents: &Referrers, job: &TrainingJob) -> usize {
     // What has been trained is read before it is uploaded, and while its job is being deleted.
     if !has_ended(job) && job.metadata.deletion_timestamp.is_none() {
@@ -288,15 +317,16 @@ fn needs(dependent: &TrainingJob, job: &TrainingJob) -> bool {
 }
 
 /// Whether a job that goes on from the checkpoints of `job` has not found them yet or, if they are deleted with `job`, has
-/// none of its own.
+/// none of its own. One that names the claim needs no more than that it stays.
 fn needs_checkpoints(dependent: &TrainingJob, job: &TrainingJob) -> bool {
-    let is_source = wants::source_key(dependent).is_some_and(|key| key == Key::of(job));
+    let is_source = wants::resume_key(dependent).is_some_and(|key| keys_of_dependency(job).contains(&key));
     let status = dependent.status.as_ref();
+    let names_claim = dependent.spec.resume_from.as_ref().is_some_and(|source| source.claim_name.is_some());
     let is_found = status
         .and_then(|status| status.resume_from.as_ref())
         .is_some_and(|source| source.uid == job.metadata.uid);
     let has_own = status.is_some_and(|status| status.checkpoint.is_some());
-    is_source && !(is_found && (has_own || !needs_finalizer(job)))
+    is_source && !((names_claim || is_found) && (has_own || !needs_finalizer(job)))
 }
 
 pub(crate) fn has_ended(job: &TrainingJob) -> bool {
@@ -309,17 +339,21 @@ pub(crate) fn keys_of_dependents(ctx: &Context, job: &TrainingJob) -> Vec<Key> {
     keys_of_dependency(job).iter().flat_map(|key| ctx.dependents.of_key(key)).collect()
 }
 
-/// The jobs whose time to live may begin when this one changes. While it runs, nothing that it needs of them changes.
+/// The jobs whose time to live may begin when this one changes. While it runs, nothing that it needs of them changes, but for
+/// checkpoints of others, which it needs until it has its own.
 pub(crate) fn keys_of_dependencies(
     jobs: &Cache<TrainingJob>,
     outputs: &Referrers,
     job: &TrainingJob,
 ) -> Vec<Key> {
     let runs = job.status.as_ref().and_then(|status| status.phase) == Some(Phase::Running);
-    if runs && jobs.get(&Key::of(job)).is_some_and(|known| known.metadata.uid == job.metadata.uid) {
+    if runs
+        && job.spec.resume_from.is_none()
+        && jobs.get(&Key::of(job)).is_some_and(|known| known.metadata.uid == job.metadata.uid)
+    {
         return Vec::new();
     }
-    // A key of a name has no job in the index of outputs, and the other way round.
+    // A key of a name has no job in the index of outputs, and the other way round. All others have a `/`.
     let wanted = keys_of_wants(job);
     let by_path: Vec<Key> = wanted.iter().flat_map(|key| outputs.of_key(key)).collect();
     wanted.into_iter().filter(|key| !key.name.contains('/')).chain(by_path).collect()
@@ -333,9 +367,7 @@ pub(crate) fn claim_keys(job: &TrainingJob) -> Vec<Key> {
     let inputs = job.spec.inputs.iter().map(|input| input.claim_name.clone());
     let records = job.status.iter().flat_map(|status| &status.dependencies);
     let results = records.filter_map(|record| Some(record.result.as_ref()?.claim_name.clone()));
-    let recorded = job.status.as_ref().and_then(|status| status.resume_from.as_ref());
-    let recorded = recorded.map(|source| source.claim_name.clone());
-    let source = recorded.or_else(|| job.spec.resume_from.as_ref().map(|_| resume::claim(job, None)));
+    let source = job.spec.resume_from.as_ref().map(|_| resume::claim(job, None));
     let results = results.chain(source);
     let names = inputs.chain([output.unwrap_or_else(|| names::claim(name))]).chain(results);
     names.map(|name| Key::new(namespace, &name)).collect()
@@ -432,7 +464,8 @@ fn nodes_of<'a>(
 
 #[cfg(test)]
 mod tests {
-    use api::trainingjob::{Dependency as Record, DependencyResult, TrainingJobStatus};
+    use api::trainingjob::{Checkpoint, Dependency as Record, DependencyResult, TrainingJobStatus};
+    use serde_json::json;
 
     use super::*;
     use crate::tests::job;
@@ -470,7 +503,7 @@ mod tests {
     /// Two jobs in the caches, with the indexes of outputs and of dependents.
     fn known(sft: TrainingJob, dpo: TrainingJob) -> (Cache<TrainingJob>, Referrers, Referrers) {
         let jobs: Cache<TrainingJob> = Cache::default();
-        let outputs = Referrers::of(&jobs, crate::wants::output_key);
+        let outputs = Referrers::of(&jobs, crate::wants::output_keys);
         let dependents = Referrers::of(&jobs, keys_of_wants);
         jobs.upsert(sft);
         jobs.upsert(dpo);
@@ -493,6 +526,73 @@ mod tests {
         assert!(!needs("Retain", path()), "the claim is kept");
         assert!(!needs("Delete", record(None)), "it reads nothing");
         assert!(needs("Retain", None) && needs("Delete", None), "it waits for the result");
+    }
+
+    /// A job that goes on from this source and has, or has not, a checkpoint of its own.
+    fn successor(source: &str, has_own: bool) -> TrainingJob {
+        let mut next =
+            job("next", &format!("{{model: m, dataset: d, method: lora, resumeFrom: {{{source}}}}}"));
+        next.status = Some(TrainingJobStatus {
+            phase: Some(Phase::Running),
+            checkpoint: has_own.then(Checkpoint::default),
+            ..TrainingJobStatus::default()
+        });
+        next
+    }
+
+    #[test]
+    fn a_claim_that_another_job_names_for_its_checkpoints_is_needed_until_that_one_has_its_own() {
+        for (source, retention, has_own, expected) in [
+            ("claimName: sft-output, path: sft", "Delete", false, 1),
+            ("claimName: sft-output", "Snapshot", false, 1),
+            ("claimName: sft-output", "Delete", true, 0),
+            ("claimName: sft-output", "Retain", false, 0),
+            ("claimName: other-output", "Delete", false, 0),
+            ("job: sft", "Delete", false, 1),
+        ] {
+            let sft = succeeded(retention);
+            let next = successor(source, has_own);
+            let (jobs, outputs, index) = known(sft.clone(), next.clone());
+            assert_eq!(dependents(&jobs, &index, &sft), expected, "{source} {retention} {has_own}");
+            // Its end, or its own checkpoint, wakes the other one.
+            let is_of_sft = source.contains("sft");
+            let woken = keys_of_dependencies(&jobs, &outputs, &next);
+            assert_eq!(woken.contains(&Key::new("demo", "sft")), is_of_sft, "{source}: {woken:?}");
+            let mut ended = next;
+            ended.status.as_mut().unwrap().phase = Some(Phase::Failed);
+            let (jobs, _, index) = known(sft.clone(), ended);
+            assert_eq!(dependents(&jobs, &index, &sft), 0, "{source} {retention}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_uploads_on_a_node_has_the_volume_until_it_ends() {
+        let sft = Key::new("demo", "sft");
+        let found = |job: &str, node: &str, phase: &str| {
+            let labels =
+                json!({labels::MANAGED_BY: NAME, labels::NAME: names::KIND, labels::INSTANCE: "sft"});
+            let owner =
+                json!({"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": "u", "controller": true});
+            let pod = json!({
+                "metadata": {"name": "pod", "namespace": "demo", "labels": labels, "ownerReferences": [owner]},
+                "spec": if node.is_empty() { json!({}) } else { json!({"nodeName": node}) },
+                "status": {"phase": phase},
+            });
+            let pods: Cache<PodView> = Cache::default();
+            let pods_of = Referrers::of(&pods, keys_by_instance);
+            pods.upsert(serde_json::from_value(pod).unwrap());
+            uploader(&pods, &pods_of, &sft)
+        };
+        assert_eq!(found("sft-upload", "node-1", "Pending").as_deref(), Some("pod"));
+        assert_eq!(found("sft-upload", "node-1", "Running").as_deref(), Some("pod"));
+        for (job, node, phase) in [
+            ("sft-upload", "", "Pending"),
+            ("sft-upload", "node-1", "Succeeded"),
+            ("sft-upload", "node-1", "Failed"),
+            ("sft-1", "node-1", "Running"),
+        ] {
+            assert_eq!(found(job, node, phase), None, "{job} {node} {phase}");
+        }
     }
 
     #[test]

@@ -68,8 +68,8 @@ pub(crate) use reduced::{reduced, wait_after_reduction};
 pub(crate) use retention::{
     Retirement, has_finalizer, needs_finalizer, needs_snapshot, retire, without_snapshot,
 };
-pub(crate) use stage::has_stopped;
 use stage::{Attempt, Stage};
+pub(crate) use stage::{has_stopped, is_uploading};
 
 /// All writes for one TrainingJob.
 #[derive(Debug, Serialize)]
@@ -344,6 +344,7 @@ impl Scene<'_> {
         if let Dependencies::NotReady { records, .. } = &self.dependencies {
             written.dependencies = records.clone();
         }
+        written.resume_from = resume::seen(self.valid, self.observed);
         let obstacle = match stage {
             Stage::Due { .. } => conditions::obstacle(self.valid, self.observed),
             _ => None,

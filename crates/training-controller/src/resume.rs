@@ -9,11 +9,13 @@ use workload::pod::PodView;
 use crate::{
     Context, names,
     observe::{has_ended, job_of},
+    plan::{has_stopped, is_uploading},
+    wants::{claim_key, output_claim, resume_key},
 };
 
 /// What is known of the source.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Source {
+pub(crate) struct ResumeSource {
     /// The job of `spec.resumeFrom.job`, if it exists and is another one.
     pub(crate) job: Option<Arc<TrainingJob>>,
     /// The claim with the checkpoints.
@@ -31,57 +33,104 @@ pub(crate) const SOURCE_PATH: &str = "/opt/resume-from";
 const MOST_WRITERS: usize = 4;
 
 /// `None`: the job begins anew.
-pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<Source> {
+pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<ResumeSource> {
     let named = job.spec.resume_from.as_ref()?;
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let own = Key::of(job);
     let other = named.job.as_ref().map(|name| Key::new(namespace, name)).filter(|key| *key != own);
     let other = other.and_then(|key| ctx.training_jobs.get(&key));
     let claim = claim(job, other.as_deref());
-    let key = Key::new(namespace, &claim);
-    let writers = ctx.writers_of.of_key(&key);
+    let writers: Vec<Key> =
+        writers(ctx, namespace, &claim).into_iter().filter(|writer| *writer != own).collect();
     let is_writer = |key: &&Key| ctx.training_jobs.get(key).is_some_and(|job| may_write(&job));
-    let names = writers.iter().filter(|key| **key != own).filter(is_writer);
+    let names = writers.iter().filter(is_writer);
     let names = names.map(|key| key.name.to_string()).take(MOST_WRITERS).collect();
-    // Of a job that is gone, the claim has the name.
-    let gone = ctx.claims.get(&key).and_then(|claim| {
-        let name = claim.instance.as_ref()?.of_kind(names::KIND)?.to_owned();
-        Some(Key::new(namespace, &name))
-    });
-    let pods = writers.into_iter().chain(gone).filter(|key| *key != own).find_map(|job| {
+    // The claim of a job that is gone has its name only if it was made for it.
+    let pods = writers.into_iter().chain(resume_key(job)).find_map(|job| {
         let pods = ctx.pods_of.of_key(&job);
         pods.iter().filter_map(|key| ctx.pods.get(key)).find(|pod| writes(pod, &job.name))
     });
-    Some(Source { job: other, claim, writers: names, pod: pods.map(|pod| pod.name().to_owned()) })
+    Some(ResumeSource { job: other, claim, writers: names, pod: pods.map(|pod| pod.name().to_owned()) })
 }
 
-/// The claim of the source.
+/// The jobs whose output is in a claim. Of one that is gone, the claim has the name.
+pub(crate) fn writers(ctx: &Context, namespace: &str, claim: &str) -> Vec<Key> {
+    let known = ctx.outputs.of_key(&claim_key(namespace, claim));
+    let gone = ctx.claims.get(&Key::new(namespace, claim)).and_then(|claim| {
+        let name = claim.instance.as_ref()?.of_kind(names::KIND)?.to_owned();
+        Some(Key::new(namespace, &name))
+    });
+    known.into_iter().chain(gone).collect()
+}
+
+/// The claim of the source: that of the job, if it exists, or as it was recorded before the job was deleted.
 pub(crate) fn claim(job: &TrainingJob, other: Option<&TrainingJob>) -> String {
+    let recorded = job.status.as_ref().and_then(|status| status.resume_from.as_ref());
     let named = job.spec.resume_from.clone().unwrap_or_default();
-    named.claim_name.unwrap_or_else(|| {
-        other.map_or_else(|| names::claim(named.job.as_deref().unwrap_or_default()), output_claim)
-    })
+    match (named.claim_name, other, recorded) {
+        (Some(claim), _, _) => claim,
+        (None, Some(other), _) => output_claim(other),
+        (None, None, Some(recorded)) => recorded.claim_name.clone(),
+        (None, None, None) => names::claim(named.job.as_deref().unwrap_or_default()),
+    }
 }
 
-/// The claim that a job writes its checkpoints into.
-fn output_claim(job: &TrainingJob) -> String {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let output = job.spec.output.as_ref();
-    output.and_then(|output| output.claim_name.clone()).unwrap_or_else(|| names::claim(name))
-}
-
-/// The key of that claim, for the index of writers.
-pub(crate) fn output_claim_key(job: &TrainingJob) -> Option<Key> {
-    Some(Key::new(job.metadata.namespace.as_deref().unwrap_or_default(), &output_claim(job)))
+/// Whether no attempt of a job follows, nor goes on but for the grace period of its pods.
+pub(crate) fn has_trained(job: &TrainingJob) -> bool {
+    has_ended(job) || is_uploading(job.status.as_ref()) || job.metadata.deletion_timestamp.is_some()
 }
 
 /// A job that has not begun waits for no claim, so that two new ones do not wait for each other.
 fn may_write(job: &TrainingJob) -> bool {
-    !has_ended(job) && job.status.as_ref().is_some_and(|status| status.attempts > 0)
+    !has_trained(job) && job.status.as_ref().is_some_and(|status| status.attempts > 0)
 }
 
 /// The pod of an upload reads only.
 fn writes(pod: &PodView, job: &str) -> bool {
-    let has_stopped = pod.phase == "Failed" || pod.phase == "Succeeded";
-    !has_stopped && job_of(pod) != Some(&names::upload(job))
+    !has_stopped(pod) && job_of(pod) != Some(&names::upload(job))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{
+        conditions, reasons,
+        trainingjob::{Phase, ResolvedResume, TrainingJobStatus},
+    };
+    use runtime::conditions::{Verdict, merged};
+
+    use super::*;
+    use crate::tests::{at, job};
+
+    #[test]
+    fn a_job_that_has_trained_writes_no_more_checkpoints() {
+        let mut first = job("first", "{model: m, dataset: d, method: lora}");
+        assert!(!may_write(&first), "it has not begun");
+        let status =
+            TrainingJobStatus { phase: Some(Phase::Running), attempts: 1, ..TrainingJobStatus::default() };
+        first.status = Some(status.clone());
+        assert!(may_write(&first));
+        let uploaded = Verdict {
+            type_: conditions::UPLOADED,
+            holds: false,
+            reason: reasons::UPLOAD_FAILED,
+            message: String::new(),
+        };
+        let conditions = merged(vec![uploaded], &[], Some(1), at(0));
+        first.status = Some(TrainingJobStatus { conditions, ..status.clone() });
+        assert!(!may_write(&first), "its result is uploaded");
+        first.status = Some(status);
+        first.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
+        assert!(!may_write(&first), "it is being deleted");
+    }
+
+    #[test]
+    fn the_claim_of_a_job_is_known_after_its_deletion_if_it_was_recorded() {
+        let spec = "{model: m, dataset: d, method: lora, resumeFrom: {job: first}}";
+        let mut next = job("next", spec);
+        let own = job("first", "{model: m, dataset: d, method: lora, output: {claimName: shared}}");
+        assert_eq!((claim(&next, None), claim(&next, Some(&own))), ("first-output".into(), "shared".into()));
+        let recorded = ResolvedResume { claim_name: "shared".to_owned(), ..ResolvedResume::default() };
+        next.status = Some(TrainingJobStatus { resume_from: Some(recorded), ..TrainingJobStatus::default() });
+        assert_eq!(claim(&next, None), "shared");
+    }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Run<'a> {
     /// Accelerators of each node.
     pub(crate) gpus: i32,
     pub(crate) nodes: i32,
-    pub(crate) model: &'a Source,
+    pub(crate) model: &'a StartModel,
     /// Of method ppo.
     pub(crate) reward_model: Option<&'a str>,
     pub(crate) datasets: &'a [String],
@@ -34,7 +34,7 @@ pub(crate) struct Run<'a> {
 
 /// A model: a hub id or a path, and LoRA adapters that another job has trained for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct StartModel {
     pub(crate) model: String,
     pub(crate) adapters: Option<String>,
 }
@@ -78,9 +78,10 @@ pub(crate) const MASTER_PORT: u16 = 29_500;
 /// Samples of an optimizer step, over all GPUs: as in ms-swift's examples.
 const SAMPLES_PER_STEP: i32 = 16;
 /// Variables of `Command::environment` that users may set: what they choose takes precedence. All others are refused.
-pub(crate) const TUNING_VARIABLES: [&str; 4] =
-    [UNBUFFERED, "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "PYTORCH_ENABLE_MPS_FALLBACK"];
+pub(crate) const TUNING_VARIABLES: [&str; 5] =
+    [UNBUFFERED, BARS, "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "PYTORCH_ENABLE_MPS_FALLBACK"];
 const UNBUFFERED: &str = "PYTHONUNBUFFERED";
+const BARS: &str = "TQDM_POSITION";
 /// A gang whose member hangs would wait for 200 days by ms-swift's default. While one rank prepares the data the others wait
 /// in a barrier, so it must be longer than the longest preparation; an attempt that ends in it would begin anew.
 /// `noProgressSeconds` ends a gang that hangs after its first step much sooner.
@@ -325,6 +326,8 @@ fn environment(run: &Run<'_>) -> Vec<(&'static str, String)> {
     let mut environment = Vec::new();
     // Python keeps what it prints into a pipe.
     environment.push((UNBUFFERED, "1".to_owned()));
+    // Without a terminal, huggingface_hub shows the bytes of its downloads only with it: the sign that they go on.
+    environment.push((BARS, "-1".to_owned()));
     // Without this variable, ms-swift distributes the layers of one process over the GPUs, and DeepSpeed looks for MPI.
     if run.gpus > 1 || run.nodes > 1 || run.sharding != Sharding::Nothing {
         environment.push(("NPROC_PER_NODE", run.gpus.to_string()));

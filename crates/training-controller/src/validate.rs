@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::{
     labels,
-    launcher::variables,
+    launcher::{hub_folders::BELOW_MOUNT, variables},
     pods::{EnvVar, PodOptions, Resources},
     trainingjob::{
         AccessMode, DEFAULT_OUTPUT_SIZE, Device, Hub, HubCache, Input, Method, OnNonFiniteLoss, Output,
@@ -97,7 +97,7 @@ impl ValidOutput {
     /// A claim may be that of several jobs, each of which deletes what it has loaded.
     pub(crate) fn hub_cache(&self, job: &str) -> Option<String> {
         match self.cache {
-            HubCache::Keep => Some(format!("{}/.cache/hub/{job}", self.mount_path)),
+            HubCache::Keep => Some(format!("{}/{BELOW_MOUNT}/{job}", self.mount_path)),
             HubCache::None => None,
         }
     }

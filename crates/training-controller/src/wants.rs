@@ -14,7 +14,7 @@ use std::{
 use api::trainingjob::{DEFAULT_OUTPUT_DIR, TrainingJob, TrainingJobSpec};
 use runtime::cache::Key;
 
-use crate::validate::is_below;
+use crate::{names, validate::is_below};
 
 /// One thing that a job waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +89,24 @@ fn file_of(dataset: &str) -> &str {
     dataset.trim().split('#').next().unwrap_or_default()
 }
 
+/// The key of a claim. Names of objects have no `/`, and paths begin with one.
+pub(crate) fn claim_key(namespace: &str, claim: &str) -> Key {
+    Key::new(namespace, &format!("claim/{claim}"))
+}
+
+/// Under which keys the output of a job is found in the index of outputs: its path, and the claim that the job writes into.
+pub(crate) fn output_keys(job: &TrainingJob) -> Vec<Key> {
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    output_key(job).into_iter().chain([claim_key(namespace, &output_claim(job))]).collect()
+}
+
+/// The claim that a job writes its checkpoints into.
+pub(crate) fn output_claim(job: &TrainingJob) -> String {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let output = job.spec.output.as_ref();
+    output.and_then(|output| output.claim_name.clone()).unwrap_or_else(|| names::claim(name))
+}
+
 /// The key of the output in the index of outputs; `None` for the default folder, which all jobs have that set none.
 pub(crate) fn output_key(job: &TrainingJob) -> Option<Key> {
     let dir = job.spec.output_dir.trim_end_matches('/');
@@ -118,9 +136,9 @@ pub(crate) fn keys_of_path(namespace: &str, path: &str) -> Vec<Key> {
     keys
 }
 
-/// Under which keys the dependents of a job are found: its name, and its output. Names of objects have no `/`.
+/// Under which keys the dependents of a job are found: its name, and its output.
 pub(crate) fn keys_of_dependency(job: &TrainingJob) -> Vec<Key> {
-    output_key(job).into_iter().chain([Key::of(job)]).collect()
+    output_keys(job).into_iter().chain([Key::of(job)]).collect()
 }
 
 /// The keys that this job depends on, for the index of dependents.
@@ -134,14 +152,16 @@ fn all_keys(job: &TrainingJob) -> BTreeSet<Key> {
         Want::Job(name) => vec![Key::new(namespace, &name)],
         Want::Path { path, field: _ } => keys_of_path(namespace, &path),
     };
-    wants(job).into_iter().flat_map(keys).chain(source_key(job)).collect()
+    wants(job).into_iter().flat_map(keys).chain(resume_key(job)).collect()
 }
 
-/// The other job of `spec.resumeFrom.job`.
-pub(crate) fn source_key(job: &TrainingJob) -> Option<Key> {
-    let name = job.spec.resume_from.as_ref()?.job.as_ref()?;
-    let key = Key::new(job.metadata.namespace.as_deref().unwrap_or_default(), name);
-    (key != Key::of(job)).then_some(key)
+/// The other job, or the claim, of `spec.resumeFrom`.
+pub(crate) fn resume_key(job: &TrainingJob) -> Option<Key> {
+    let source = job.spec.resume_from.as_ref()?;
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let of_job = source.job.as_ref().map(|name| Key::new(namespace, name));
+    let of_claim = || source.claim_name.as_ref().map(|name| claim_key(namespace, name));
+    of_job.or_else(of_claim).filter(|key| *key != Key::of(job))
 }
 
 /// Whether `job` may provide it, by its name or its output.
@@ -237,6 +257,6 @@ mod tests {
             let spec = format!("{{model: m, dataset: d, method: lora, outputDir: {dir}}}");
             keys_of_dependency(&job("a", &spec)).len()
         };
-        assert_eq!([keys("/output"), keys("/output/a"), keys("/mnt/x")], [1, 2, 2]);
+        assert_eq!([keys("/output"), keys("/output/a"), keys("/mnt/x")], [2, 3, 3]);
     }
 }

@@ -1,15 +1,23 @@
-//! What the attempts of a job have loaded from hubs, in the claim of the output. It deletes nothing but that folder.
+//! What the attempts of a job have loaded from hubs, in the claim of the output. It deletes nothing but that folder, and
+//! writes nothing but the ids of models where a checkpoint has their paths in it.
 //!
 //! huggingface_hub uses a cached model if the hub cannot be reached. ModelScope's library does not: it gets the path of a
 //! model that was loaded before.
 
 use std::{
+    borrow::Cow,
     ffi::OsString,
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Component, Path, PathBuf},
 };
 
-use api::launcher::hub_folders::MODELSCOPE;
+use api::launcher::hub_folders::{BELOW_MOUNT, MODELSCOPE};
+
+use crate::{
+    marker::write_new,
+    resume::{ARGUMENTS, LONGEST_ARGUMENTS},
+};
 
 const MODEL: &str = "--model";
 const HUB: &str = "--use_hf";
@@ -57,7 +65,7 @@ fn local_model(models: &Path, id: &str) -> Option<PathBuf> {
 
 /// The id of a model that was given as a folder of a cache.
 pub(crate) fn id_of(path: &str) -> Option<String> {
-    let (_, below) = path.split_once("/.cache/hub/")?;
+    let (_, below) = path.split_once(&format!("/{BELOW_MOUNT}/"))?;
     let (_, model) = below.split_once(&format!("/{MODELSCOPE}/models/"))?;
     match model.split('/').collect::<Vec<_>>().as_slice() {
         [owner, name] => Some(format!("{owner}/{}", name.replace(DOT, "."))),
@@ -66,7 +74,48 @@ pub(crate) fn id_of(path: &str) -> Option<String> {
     }
 }
 
-/// Deletes the folder, and the folders above it that are empty then: `.cache/hub`. A link in its path is not followed.
+/// Puts the ids of models back into the arguments of a checkpoint where they have paths in the cache: without it, such a path
+/// leads nowhere.
+pub(crate) fn restore_ids(cache: &Path, checkpoint: &Path) -> io::Result<()> {
+    let path = checkpoint.join(ARGUMENTS);
+    replace_paths(cache, checkpoint, &path).map_err(|error| {
+        let message = format!("failed to write the id of the model into {}: {error}", path.display());
+        io::Error::new(error.kind(), message)
+    })
+}
+
+fn replace_paths(cache: &Path, checkpoint: &Path, path: &Path) -> io::Result<()> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if file.metadata()?.len() > LONGEST_ARGUMENTS {
+        return Err(io::Error::other(format!("it has more than {LONGEST_ARGUMENTS} bytes")));
+    }
+    let mut text = String::new();
+    file.take(LONGEST_ARGUMENTS).read_to_string(&mut text)?;
+    let replaced = with_ids(cache, &text);
+    if replaced == text {
+        return Ok(());
+    }
+    let new = checkpoint.join(format!(".{ARGUMENTS}.new"));
+    let written = write_new(&new, replaced.as_bytes()).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}
+
+/// Only the strings are changed: what Python writes is not always JSON, and numbers stay as they are.
+fn with_ids(cache: &Path, json: &str) -> String {
+    let id = |text: &str| if Path::new(text).starts_with(cache) { id_of(text) } else { None };
+    let texts = json.split('"').map(|text| id(text).map_or(Cow::Borrowed(text), Cow::Owned));
+    texts.collect::<Vec<_>>().join("\"")
+}
+
+/// Deletes the folder, and the folders above it that are empty then: those of `BELOW_MOUNT`. A link in its path is not
+/// followed.
 pub(crate) fn remove(cache: &Path) -> io::Result<()> {
     for folder in cache.ancestors().take(3) {
         match fs::symlink_metadata(folder) {
@@ -118,6 +167,31 @@ mod tests {
         assert_eq!(id("a/B-1___5").as_deref(), Some("a/B-1.5"));
         assert_eq!(id("a--B-1.5/snapshots/master").as_deref(), Some("a/B-1.5"));
         assert_eq!((id("a"), id_of("/inputs/a/b"), id_of("a/b")), (None, None, None));
+    }
+
+    #[test]
+    fn the_arguments_of_a_checkpoint_have_ids_instead_of_paths_in_the_cache() {
+        let output = tempfile::tempdir().unwrap();
+        let cache = output.path().join(".cache/hub/qwen");
+        let model = cache.join("modelscope/models/a/B-1___5");
+        let (model, other) = (model.to_str().unwrap(), "/else/.cache/hub/qwen/modelscope/models/a/B");
+        let text = |model: &str| {
+            format!(
+                "{{\n \"model\": \"{model}\", \"z\": NaN, \"learning_rate\": 1e-04, \"template\": \"say \\\"x\\\"\",\n \
+                 \"ref_model\": [\"{model}\"], \"reward_model\": \"{other}\", \"a\": \"{model}/config.json\"}}\n"
+            )
+        };
+        restore_ids(&cache, output.path()).unwrap();
+        let path = output.path().join(ARGUMENTS);
+        fs::write(&path, text(model)).unwrap();
+        restore_ids(&cache, output.path()).unwrap();
+        let last = format!("{model}/config.json");
+        let expected = text("a/B-1.5").replace("a/B-1.5/config.json", &last);
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        assert_eq!(fs::read_dir(output.path()).unwrap().count(), 1, "no other file is left");
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(restore_ids(&cache, output.path()).unwrap_err().to_string().contains(ARGUMENTS));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! when the pod is asked to end, and says by its exit code and its termination message how the run ended.
 //!
 //! `api::launcher` has the options, the exit codes and the message. The launcher must not run a shell, change the
-//! trainer's output, write into checkpoints, or write into the output folder while another attempt owns it. No wait is
+//! trainer's output, write into checkpoints (but for the ids of models, see `cache`), or write into the output folder while another attempt owns it. No wait is
 //! without a deadline, except that for the end of a trainer that was not asked to end.
 
 #![forbid(unsafe_code)]
@@ -20,7 +20,7 @@ mod output;
 mod prepare;
 mod processes;
 mod redaction;
-mod source;
+mod resume;
 mod supervise;
 mod timing;
 mod verdict;

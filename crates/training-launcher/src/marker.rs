@@ -173,7 +173,7 @@ fn overwrite(path: &Path, mut text: Vec<u8>) -> io::Result<()> {
     file.sync_all()
 }
 
-fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
+pub(crate) fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(text)?;
     file.sync_all()

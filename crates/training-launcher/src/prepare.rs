@@ -22,7 +22,7 @@ use crate::{
     fault::Fault,
     marker::{self, Marker, Ownership, Phase, Standing},
     output,
-    source::{self, Source},
+    resume::{self, ResumeSource},
     timing::Timing,
 };
 
@@ -43,7 +43,7 @@ pub(crate) struct Order {
     /// Whether the trainer can go on from a checkpoint.
     pub(crate) resumes: bool,
     /// Checkpoints of an earlier job.
-    pub(crate) source: Option<Source>,
+    pub(crate) source: Option<ResumeSource>,
     pub(crate) timing: Timing,
     /// The pod was asked to end.
     pub(crate) cancelled: Arc<AtomicBool>,
@@ -159,7 +159,7 @@ fn decide(order: &Order, ownership: &Ownership, must_wait: bool) -> Result<Prepa
 }
 
 /// The checkpoint of an earlier job. The controller starts no attempt while another pod may write there.
-fn of_source(order: &Order, source: &Source) -> Result<Complete, Fault> {
+fn of_source(order: &Order, source: &ResumeSource) -> Result<Complete, Fault> {
     let folder = &source.path;
     if let Ok(Some(found)) = marker::read(folder)
         && found.phase != Phase::Ended
@@ -173,7 +173,7 @@ fn of_source(order: &Order, source: &Source) -> Result<Complete, Fault> {
         ));
         wait(order, order.timing.fence)?;
     }
-    source::newest(source)
+    resume::newest(source)
 }
 
 /// Whether a checkpoint is one of this job.

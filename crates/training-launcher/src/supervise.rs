@@ -9,7 +9,7 @@ use std::{
     future::pending,
     io,
     os::unix::process::CommandExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
         Arc,
@@ -37,7 +37,7 @@ use crate::{
     output::{self, SharedLog, locked},
     prepare::{self, Order, Prepared},
     processes::{self, Exit},
-    source::{Source, Wanted},
+    resume::{ResumeSource, Wanted},
     status,
     timing::Timing,
     verdict::{Facts, Verdict, verdict},
@@ -84,7 +84,7 @@ async fn run(wanted: &Run, environment: &Environment) -> io::Result<Outcome> {
         pod_uid: environment.pod_uid.clone(),
         rank: environment.rank,
         resumes: !wanted.never_resume,
-        source: wanted.resume_from.clone().map(|path| Source {
+        source: wanted.resume_from.clone().map(|path| ResumeSource {
             path,
             wanted: Wanted::of(&wanted.trainer, environment.processes.saturating_mul(wanted.nodes)),
         }),
@@ -424,24 +424,31 @@ impl<'a> Trainer<'a> {
             self.report_failure(&outcome).await;
         }
         if outcome.code == 0 && self.environment.rank == 0 {
-            self.remove_cache().await;
+            self.remove_cache(outcome.message.checkpoint.as_ref()).await;
         }
         output::note(&summary(&outcome));
         outcome
     }
 
     /// The result is there, and needs none of what was loaded. A folder that stays takes space, and no more.
-    async fn remove_cache(&self) {
+    async fn remove_cache(&self, checkpoint: Option<&Checkpoint>) {
         let Some(cache) = self.wanted.hub_cache.clone() else { return };
         let within = self.remaining(self.timing.examine);
         let shown = cache.display().to_string();
-        let removed = match on_thread(move || cache::remove(&cache)) {
+        let checkpoint = checkpoint.map(|saved| PathBuf::from(&saved.path));
+        let remove = move || {
+            if let Some(checkpoint) = checkpoint {
+                cache::restore_ids(&cache, &checkpoint)?;
+            }
+            cache::remove(&cache)
+        };
+        let removed = match on_thread(remove) {
             Ok(removed) => timeout(within, removed).await.ok().and_then(Result::ok),
             Err(error) => Some(Err(error)),
         };
         match removed {
             Some(Ok(())) => {}
-            Some(Err(error)) => output::note(&format!("warning: failed to delete {shown}: {error}")),
+            Some(Err(error)) => output::note(&format!("warning: {shown} was not deleted: {error}")),
             None => output::note(&format!("warning: {shown} was not deleted within {} s", within.as_secs())),
         }
     }

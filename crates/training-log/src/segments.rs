@@ -1,4 +1,4 @@
-//! Splits the bytes of a log into segments, at line feeds and carriage returns.
+//! Splits the bytes of a log into segments, at line feeds and carriage returns, and where a progress bar moves the cursor.
 //!
 //! It must not keep more than one segment, and of an overlong one only its beginning.
 
@@ -45,11 +45,16 @@ impl Parser {
     }
 }
 
+/// tqdm writes it after a bar that is not at the first line, as with `TQDM_POSITION`: whatever is printed next follows.
+const CURSOR_UP: &str = "\x1b[A";
+
 /// Only a segment that is no UTF-8 is copied.
 fn read(lines: &mut Lines, segment: &[u8], report: &mut dyn FnMut(Entry<'_>)) {
-    let segment = segment.trim_ascii_end();
-    if !segment.is_empty() {
-        lines.read(&String::from_utf8_lossy(segment), report);
+    for text in String::from_utf8_lossy(segment).split(CURSOR_UP) {
+        let text = text.trim_ascii_end();
+        if !text.is_empty() {
+            lines.read(text, report);
+        }
     }
 }
 
@@ -64,6 +69,32 @@ mod tests {
             parser.feed(&[b'x'; 10_000], &mut |entry| panic!("{entry:?}"));
         }
         assert!(parser.segment.capacity() <= 2 * LONGEST_SEGMENT, "{}", parser.segment.capacity());
+    }
+
+    /// As tqdm 4.70 has written it with `TQDM_POSITION=-1`.
+    const MOVED: &str = "\n\rTrain:  33%|###3  | 1/3 [00:00<00:00,  6.66it/s]\x1b[A[INFO:swift] Saving model checkpoint \
+                         to /o/checkpoint-1\n\n\rmodel.safetensors:  12%|#2  | 598M/4.98G [00:05<00:37, 117MB/s]\x1b[A\n\r\
+                         Train:  67%|######6   | 2/3 [00:00<00:00,  6.65it/s]\x1b[A\rTrain: 100%|###| 3/3 \
+                         [00:00<00:00,  6.64it/s]\nafter\n";
+
+    #[test]
+    fn what_follows_a_bar_that_moves_the_cursor_is_an_entry_of_its_own() {
+        for size in [1, 7, MOVED.len()] {
+            let mut parser = Parser::default();
+            let mut seen = Vec::new();
+            for chunk in MOVED.as_bytes().chunks(size) {
+                parser.feed(chunk, &mut |entry| {
+                    seen.push(match entry {
+                        Entry::Bar(position) => format!("bar {}", position.step),
+                        Entry::Saving(folder) => format!("saving {folder}"),
+                        Entry::Text(text) => crate::shown_progress(text).unwrap_or(text).to_owned(),
+                        other => format!("{other:?}"),
+                    });
+                });
+            }
+            let download = "model.safetensors:  12%|#2  | 598M/4.98G";
+            assert_eq!(seen, ["bar 1", "saving /o/checkpoint-1", download, "bar 2", "bar 3", "after"]);
+        }
     }
 
     #[test]

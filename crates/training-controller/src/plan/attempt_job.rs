@@ -5,7 +5,7 @@
 
 use api::{
     labels,
-    trainingjob::{AvoidedNode, DependencyResult, ResumedFrom},
+    trainingjob::{AvoidedNode, DependencyResult, ResolvedResume},
 };
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 
@@ -17,20 +17,20 @@ use super::{
 };
 use crate::{
     names,
-    swift::{self, Run, Sharding, Source, Version},
+    swift::{self, Run, Sharding, StartModel, Version},
     validate::ValidJob,
 };
 
 /// What an attempt runs with, besides the spec.
 #[derive(Clone, Debug)]
 pub(super) struct Inputs<'a> {
-    pub(super) model: Source,
+    pub(super) model: StartModel,
     pub(super) reward_model: Option<String>,
     pub(super) image: &'a str,
     pub(super) version: Version,
     pub(super) results: &'a [DependencyResult],
     /// Checkpoints of an earlier job.
-    pub(super) resume_from: Option<&'a ResumedFrom>,
+    pub(super) resume_from: Option<&'a ResolvedResume>,
     pub(super) hub_cache: Option<&'a str>,
     /// Steps to save memory that earlier attempts made necessary.
     pub(super) mitigations: usize,

@@ -18,7 +18,7 @@ use super::{
     status,
 };
 use crate::{
-    swift::{self, Source, Version},
+    swift::{self, StartModel, Version},
     validate::Invalid,
 };
 
@@ -135,7 +135,7 @@ impl Scene<'_> {
         let default = || self.defaults.trainer_image(self.valid.device).to_owned();
         let image = self.valid.image.clone().unwrap_or_else(default);
         let version = self.valid.version.unwrap_or_else(|| Version::of_image(&image));
-        let Source { model, adapters } = dependencies::start(self.valid, &written.dependencies);
+        let StartModel { model, adapters } = dependencies::start(self.valid, &written.dependencies);
         let hub_cache = self.valid.output.hub_cache(&self.valid.name);
         Resolved { image, swift_version: version.to_string(), model, adapters, hub_cache }
     }

@@ -47,7 +47,7 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
 }
 
 /// Reasons that need a change by a user.
-pub(super) const STALLS: [&str; 15] = [
+pub(super) const STALLS: [&str; 16] = [
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,
     reasons::CYCLE,
@@ -63,6 +63,7 @@ pub(super) const STALLS: [&str; 15] = [
     reasons::SOURCE_NOT_FOUND,
     reasons::SOURCE_UNREACHABLE,
     reasons::OUT_OF_SPACE,
+    reasons::OUTPUT_UNUSABLE,
 ];
 
 /// Why the last attempt could not start, if that needs a person: the job waits without GPUs.
@@ -342,13 +343,15 @@ pub(super) fn waits_because(pod: &PodView, observed: &Observed, now: Timestamp) 
     })
 }
 
-/// What keeps the next attempt from being started: claims that are not there, are being deleted or cannot be shared.
+/// What keeps the next attempt from being started: claims that are not there, are being deleted, cannot be shared, or are
+/// still uploaded from.
 pub(super) fn obstacle(valid: &ValidJob, observed: &Observed) -> Option<Cause> {
     let place = |name: &str| observed.claims.get(name).and_then(Option::as_deref);
     let unusable = |name: &str, field: &str| {
         let mounts = claim::Mounts { count: valid.nodes, field: "nodes" };
         let fault = claim::fault(place(name), (&valid.namespace, name), field, mounts);
-        fault.or_else(|| being_deleted(place(name)?, field))
+        let fault = fault.or_else(|| being_deleted(place(name)?, field));
+        fault.or_else(|| uploaded_from(name, valid, observed))
     };
     let of_inputs = || valid.inputs.iter().find_map(|input| unusable(&input.claim_name, "spec.inputs"));
     let records = observed.job.status.as_ref().map_or(&[][..], |status| &status.dependencies);
@@ -376,6 +379,17 @@ fn being_deleted(claim: &ClaimView, field: &str) -> Option<Cause> {
     let deleted = claim::deletion(claim)?;
     let message = format!("{deleted}; create it again when it is gone, or change {field}");
     Some(Cause { reason: reasons::CLAIM_NOT_FOUND, message })
+}
+
+/// Of a volume that one node has at a time, the pods of an attempt would wait for the upload, with their GPUs.
+fn uploaded_from(claim: &str, valid: &ValidJob, observed: &Observed) -> Option<Cause> {
+    let pod = observed.uploaders.get(claim)?;
+    let message = format!(
+        "PersistentVolumeClaim {}/{claim} can be mounted on one node at a time, and pod {pod} uploads from it: the attempt \
+         starts when that pod has ended",
+        valid.namespace
+    );
+    Some(Cause { reason: reasons::WAITING, message })
 }
 
 /// The result is uploaded.

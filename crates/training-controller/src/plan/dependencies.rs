@@ -8,7 +8,7 @@ use api::{
 
 use crate::{
     observe::{Dependency, Observed},
-    swift::{Source, trains_adapters},
+    swift::{StartModel, trains_adapters},
     validate::{Invalid, ValidJob, validate},
     wants::{Want, is_default_output},
 };
@@ -206,22 +206,22 @@ pub(super) fn results(records: &[Record]) -> Vec<DependencyResult> {
 }
 
 /// The model that this text of the spec means.
-pub(super) fn source(text: &str, records: &[Record]) -> Source {
+pub(super) fn source(text: &str, records: &[Record]) -> StartModel {
     let record = records.iter().find(|record| record.path.as_deref() == Some(text));
     match record.and_then(|record| record.result.as_ref()) {
-        Some(result) => Source { model: result.model.clone(), adapters: result.adapters.clone() },
-        None => Source { model: text.to_owned(), adapters: None },
+        Some(result) => StartModel { model: result.model.clone(), adapters: result.adapters.clone() },
+        None => StartModel { model: text.to_owned(), adapters: None },
     }
 }
 
 /// The model and the adapters that the training starts from.
-pub(super) fn start(valid: &ValidJob, records: &[Record]) -> Source {
+pub(super) fn start(valid: &ValidJob, records: &[Record]) -> StartModel {
     let model = source(&valid.model, records);
     match &valid.adapters {
         None => model,
         Some(text) => {
             let adapters = source(text, records).adapters.unwrap_or_else(|| text.clone());
-            Source { adapters: Some(adapters), ..model }
+            StartModel { adapters: Some(adapters), ..model }
         }
     }
 }

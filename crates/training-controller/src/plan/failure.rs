@@ -51,6 +51,7 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
         reasons::LOSS_NOT_FINITE,
         reasons::CANNOT_RESUME,
         reasons::OUTPUT_NOT_EMPTY,
+        reasons::OUTPUT_UNUSABLE,
     ];
     Cause::ALL.into_iter().map(Cause::reason).chain(others)
 }
@@ -119,7 +120,7 @@ impl Failure {
     /// is no fault of its start: the next one would train as far, on all GPUs.
     pub(super) fn after(mut self, history: History) -> Self {
         let comes_back = match self.reason {
-            reasons::SOURCE_UNREACHABLE if history.has_stepped => {
+            reasons::SOURCE_UNREACHABLE | reasons::OUTPUT_UNUSABLE if history.has_stepped => {
                 self.class = Class::Transient;
                 return self;
             }
@@ -388,9 +389,11 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
             Class::CannotStart,
             "found the volume of the output full; enlarge its claim",
         ),
-        ExitCode::OutputUnusable => {
-            (reasons::USER_ERROR, Class::Transient, "cannot use the volume of the output")
-        }
+        ExitCode::OutputUnusable => (
+            reasons::OUTPUT_UNUSABLE,
+            Class::CannotStart,
+            "cannot use the volume of the output, or that of spec.resumeFrom",
+        ),
         ExitCode::Usage => {
             (reasons::USER_ERROR, Class::Transient, "has a launcher that refuses its arguments")
         }

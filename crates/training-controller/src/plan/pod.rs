@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use api::{
     launcher::{self, hub_folders, options, variables},
     pods::{EnvVar as Variable, Resources, Scheduling},
-    trainingjob::{AvoidedNode, DependencyResult, Device, Input, ResumedFrom},
+    trainingjob::{AvoidedNode, DependencyResult, Device, Input, ResolvedResume},
 };
 use k8s_openapi::{
     api::core::v1::{
@@ -64,7 +64,7 @@ pub(super) struct Attempt<'a> {
     /// They are used if there is no other.
     pub(super) are_last_choice: bool,
     /// Checkpoints of an earlier job.
-    pub(super) resume_from: Option<&'a ResumedFrom>,
+    pub(super) resume_from: Option<&'a ResolvedResume>,
     /// Where what is loaded from hubs is kept.
     pub(super) hub_cache: Option<&'a str>,
 }
@@ -197,7 +197,7 @@ fn arguments(valid: &ValidJob, attempt: &Attempt<'_>) -> Vec<String> {
         option(options::GRACE_SECONDS, &valid.grace.as_secs().to_string()),
     ];
     words.extend((!resumes).then(|| format!("--{}", options::NEVER_RESUME)));
-    if let Some(ResumedFrom { path, .. }) = attempt.resume_from {
+    if let Some(ResolvedResume { path, .. }) = attempt.resume_from {
         let folder = path.as_ref().map_or(SOURCE_PATH.to_owned(), |path| format!("{SOURCE_PATH}/{path}"));
         words.push(option(options::RESUME_FROM, &folder));
     }

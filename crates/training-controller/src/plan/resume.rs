@@ -5,14 +5,14 @@
 
 use api::{
     reasons,
-    trainingjob::{ResumedFrom, TrainingJob},
+    trainingjob::{ResolvedResume, TrainingJob},
 };
 use workload::{Cause, claim as claims};
 
 use super::{dependencies::Dependencies, mitigation};
 use crate::{
-    observe::{Observed, has_ended},
-    resume::Source,
+    observe::Observed,
+    resume::{ResumeSource, has_trained},
     swift::Sharding,
     validate::{Invalid, ValidJob, validate},
 };
@@ -22,7 +22,7 @@ use crate::{
 enum State {
     /// The job has none.
     None,
-    Ready(ResumedFrom),
+    Ready(ResolvedResume),
     NotReady {
         reason: &'static str,
         message: String,
@@ -31,7 +31,7 @@ enum State {
 }
 
 /// The source that the status records from the first attempt on.
-pub(super) fn source(valid: &ValidJob, observed: &Observed) -> Result<Option<ResumedFrom>, Invalid> {
+pub(super) fn source(valid: &ValidJob, observed: &Observed) -> Result<Option<ResolvedResume>, Invalid> {
     match state(valid, observed) {
         State::None | State::NotReady { .. } => Ok(None),
         State::Ready(source) => Ok(Some(source)),
@@ -57,16 +57,31 @@ pub(super) fn is_needed(observed: &Observed) -> bool {
     observed.job.status.as_ref().is_none_or(|status| status.checkpoint.is_none())
 }
 
-fn recorded(observed: &Observed) -> Option<&ResumedFrom> {
+fn recorded(observed: &Observed) -> Option<&ResolvedResume> {
     observed.job.status.as_ref()?.resume_from.as_ref()
 }
 
-/// What the pods of an attempt mount. A claim that is gone or being deleted keeps no later attempt from its start.
-pub(super) fn mounted(observed: &Observed) -> Option<&ResumedFrom> {
+/// The source as far as it is known while it is waited for: its job may be deleted meanwhile.
+pub(super) fn seen(valid: &ValidJob, observed: &Observed) -> Option<ResolvedResume> {
+    let recorded = recorded(observed).cloned();
+    let source = observed.resume.as_ref().filter(|_| !has_begun(observed) && valid.resume_from.is_some());
+    let job = source.and_then(|source| Some((source.job.as_deref()?, source)));
+    let found = job.and_then(|(job, source)| Some(left_by(job, &validate(job).ok()?, source)));
+    found.or(recorded)
+}
+
+fn has_begun(observed: &Observed) -> bool {
+    observed.job.status.as_ref().is_some_and(|status| status.attempts > 0)
+}
+
+/// What the pods of an attempt mount. A claim that is gone, is being deleted or is used on another node keeps no later attempt
+/// from its start.
+pub(super) fn mounted(observed: &Observed) -> Option<&ResolvedResume> {
     let claim = |name: &str| observed.claims.get(name).and_then(Option::as_deref);
     recorded(observed).filter(|source| {
         let is_there = claim(&source.claim_name).is_some_and(|claim| claims::deletion(claim).is_none());
-        is_needed(observed) || is_there
+        let is_free = !observed.uploaders.contains_key(&source.claim_name);
+        is_needed(observed) || (is_there && is_free)
     })
 }
 
@@ -79,19 +94,15 @@ pub(super) fn obstacle(observed: &Observed, fault: impl Fn(&str, &str) -> Option
 
 fn state(valid: &ValidJob, observed: &Observed) -> State {
     let Some(wanted) = &valid.resume_from else { return State::None };
-    if let Some(recorded) = recorded(observed) {
-        // Another job may have begun to write since.
-        let is_new = observed.job.status.as_ref().is_none_or(|status| status.attempts == 0);
-        let waits = observed.resume.as_ref().filter(|_| is_new).and_then(written);
-        return match waits {
-            Some(message) => State::NotReady { reason: reasons::WAITING, message },
-            None => State::Ready(recorded.clone()),
-        };
+    let recorded = recorded(observed);
+    if let Some(recorded) = recorded.filter(|_| has_begun(observed)) {
+        return State::Ready(recorded.clone());
     }
     let Some(source) = &observed.resume else { return State::None };
+    let named = || ResolvedResume { claim_name: source.claim.clone(), path: wanted.path.clone(), uid: None };
     let found = match &source.job {
         Some(job) => of_job(valid, job, source),
-        None => Ok(ResumedFrom { claim_name: source.claim.clone(), path: wanted.path.clone(), uid: None }),
+        None => Ok(recorded.cloned().unwrap_or_else(named)),
     };
     let found = match found {
         Ok(found) => found,
@@ -121,9 +132,9 @@ fn state(valid: &ValidJob, observed: &Observed) -> State {
 }
 
 /// The source that a job has left.
-fn of_job(valid: &ValidJob, job: &TrainingJob, source: &Source) -> Result<ResumedFrom, State> {
+fn of_job(valid: &ValidJob, job: &TrainingJob, source: &ResumeSource) -> Result<ResolvedResume, State> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    if !has_ended(job) {
+    if !has_trained(job) {
         let message =
             format!("spec.resumeFrom: waits until TrainingJob {name} has ended; delete it to go on at once");
         return Err(State::NotReady { reason: reasons::WAITING, message });
@@ -144,22 +155,28 @@ fn of_job(valid: &ValidJob, job: &TrainingJob, source: &Source) -> Result<Resume
             differences.join(", and ")
         )));
     }
-    if job.status.as_ref().is_none_or(|status| status.checkpoint.is_none()) {
+    // Of one that is being deleted, the last one is not reported.
+    let is_kept = job.metadata.deletion_timestamp.is_none();
+    if is_kept && job.status.as_ref().is_none_or(|status| status.checkpoint.is_none()) {
         return Err(refused(format!(
             "spec.resumeFrom: TrainingJob {name} has reported no checkpoint; create this job again without resumeFrom or, if \
              there is one in claim {}, with resumeFrom.claimName",
             source.claim
         )));
     }
-    Ok(ResumedFrom {
+    Ok(left_by(job, &other, source))
+}
+
+fn left_by(job: &TrainingJob, valid: &ValidJob, source: &ResumeSource) -> ResolvedResume {
+    ResolvedResume {
         claim_name: source.claim.clone(),
-        path: relative(&other.output.dir, &other.output.mount_path),
+        path: relative(&valid.output.dir, &valid.output.mount_path),
         uid: job.metadata.uid.clone(),
-    })
+    }
 }
 
 /// Who may still write.
-fn written(source: &Source) -> Option<String> {
+fn written(source: &ResumeSource) -> Option<String> {
     let claim = &source.claim;
     if !source.writers.is_empty() {
         let names = source.writers.join(", ");

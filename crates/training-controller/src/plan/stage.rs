@@ -157,7 +157,7 @@ pub(super) fn started(observed: &Observed) -> i32 {
 }
 
 /// Whether the training has succeeded and its result is, or was, to be uploaded.
-pub(super) fn is_uploading(status: Option<&TrainingJobStatus>) -> bool {
+pub(crate) fn is_uploading(status: Option<&TrainingJobStatus>) -> bool {
     let mut known = status.into_iter().flat_map(|status| &status.conditions);
     known.any(|condition| condition.type_ == conditions::UPLOADED)
 }

@@ -540,6 +540,7 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
         claims: Claims::new(),
         dependencies: Vec::new(),
         resume: None,
+        uploaders: BTreeMap::new(),
         cycle: Vec::new(),
         dependents: 0,
         nodes: Nodes::default(),

@@ -7,8 +7,8 @@ use super::*;
 const VERSIONS: [&str; 2] = ["3.12", "4.4"];
 const DEVICES: [Device; 4] = [Device::Nvidia, Device::Ascend, Device::Mps, Device::Cpu];
 
-fn hub(model: &str) -> Source {
-    Source { model: model.to_owned(), adapters: None }
+fn hub(model: &str) -> StartModel {
+    StartModel { model: model.to_owned(), adapters: None }
 }
 
 fn command_of(method: Method, device: Device, gpus: i32, nodes: i32, version: &str) -> Command {
@@ -80,7 +80,7 @@ fn the_version_that_is_assumed_has_golden_command_lines() {
 fn each_flag_after_the_users_arguments_is_refused_in_them_or_has_their_value() {
     const OF_USERS: [&str; 3] = [BATCH_SIZE, ACCUMULATION, DEEPSPEED];
     let marker = "--of-the-user".to_owned();
-    let model = Source { model: "m".into(), adapters: Some("/in/checkpoint-27".into()) };
+    let model = StartModel { model: "m".into(), adapters: Some("/in/checkpoint-27".into()) };
     let mut count = 0;
     for method in Method::ALL {
         for device in DEVICES {
@@ -118,7 +118,7 @@ fn each_flag_after_the_users_arguments_is_refused_in_them_or_has_their_value() {
 
 #[test]
 fn dpo_on_adapters_keeps_its_reference_and_drops_the_start_when_it_resumes() {
-    let model = Source { model: "qwen/Qwen-1.8B".into(), adapters: Some("/in/checkpoint-27".into()) };
+    let model = StartModel { model: "qwen/Qwen-1.8B".into(), adapters: Some("/in/checkpoint-27".into()) };
     let command = command(&Run {
         version: Version::parse("4.4").unwrap(),
         method: Method::Dpo,

@@ -142,7 +142,24 @@ fn a_training_goes_on_without_a_hub_and_what_was_loaded_is_deleted_after_success
         assert_eq!(ended.code, 0, "{is_hugging_face}: {}", ended.stderr);
         assert!(!scene.output.join(".cache").exists());
         assert_eq!(scene.checkpoints(), ["checkpoint-5", "checkpoint-10"]);
+        // The path in the cache leads nowhere any more.
+        let arguments = fs::read_to_string(scene.checkpoint(10).join("args.json")).unwrap();
+        assert!(arguments.contains(r#""model":"owner/Model-1.5""#), "{arguments}");
     }
+}
+
+#[test]
+fn a_cache_stays_if_the_path_of_the_model_cannot_be_replaced() {
+    let scene = Scene::new();
+    let second = without_a_hub(&scene, false, true);
+    let running = second.start();
+    running.until_noted("resuming from");
+    // A folder where the launcher would write.
+    fs::create_dir_all(scene.checkpoint(10).join(".args.json.new")).unwrap();
+    let ended = running.end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("was not deleted: failed to write the id"), "{}", ended.stderr);
+    assert!(scene.output.join(".cache/hub/qwen").exists());
 }
 
 #[test]

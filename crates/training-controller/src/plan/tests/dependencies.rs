@@ -399,6 +399,23 @@ fn the_default_output_of_another_job_is_no_dependency_and_the_message_says_why()
 }
 
 #[test]
+fn a_claim_of_one_node_is_mounted_when_the_pod_that_uploads_from_it_has_ended() {
+    let mut world = World::new(DPO);
+    let claim = json!({"metadata": {"name": "sft-output", "namespace": "demo"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+    world.claims.insert("sft-output".into(), Some(Arc::new(serde_json::from_value(claim).unwrap())));
+    world.observed.uploaders.insert("sft-output".into(), "sft-upload-abcde".into());
+    world.others = vec![Arc::new(other("sft", SFT, Phase::Succeeded))];
+    world.settles();
+    assert_eq!(world.jobs(), [""; 0], "it holds no GPU");
+    assert_eq!(world.condition(conditions::SCHEDULED), ("False", reasons::WAITING));
+    assert!(world.message().contains("pod sft-upload-abcde uploads from it"), "{}", world.message());
+    assert_eq!(world.condition(conditions::STALLED).0, "absent");
+    world.observed.uploaders.clear();
+    assert_eq!(world.wakes(), 10, "the pods of others wake up nothing");
+    assert_eq!(world.jobs(), ["qwen-1"]);
+}
+
+#[test]
 fn a_job_begins_while_the_result_that_it_reads_is_not_uploaded() {
     // Until its upload works, and of an earlier release, whose uploads were given up.
     for phase in [Phase::Running, Phase::Failed] {

@@ -163,7 +163,7 @@ fn every_end_has_its_reason_and_its_class() {
         ("82", exit(82, &nothing), (reasons::OUTPUT_NOT_EMPTY, Permanent)),
         ("83", exit(83, &nothing), (reasons::STOPPED_EARLY, Transient)),
         ("84", exit(84, &nothing), (reasons::OUT_OF_SPACE, CannotStart)),
-        ("85", exit(85, &nothing), (reasons::USER_ERROR, Transient)),
+        ("85", exit(85, &nothing), (reasons::OUTPUT_UNUSABLE, CannotStart)),
         ("86", exit(86, &nothing), (reasons::USER_ERROR, Transient)),
         ("87", exit(87, &nothing), (reasons::INVALID_ARGUMENTS, Permanent)),
         (

@@ -96,7 +96,7 @@ fn the_ranks_find_rank_0_by_the_name_of_its_pod_and_the_service() {
 #[test]
 fn a_user_may_set_what_only_tunes_the_trainer() {
     let spec = "{model: m, dataset: d, method: lora, device: ascend, gpus: 8, env: [\
-                {name: PYTHONUNBUFFERED, value: '0'}, \
+                {name: PYTHONUNBUFFERED, value: '0'}, {name: TQDM_POSITION, value: '0'}, \
                 {name: TASK_QUEUE_ENABLE, value: '0'}, {name: MINE, value: x}]}";
     let all = environment(&rendered(spec));
     let values = |name: &str| -> Vec<String> {
@@ -106,7 +106,12 @@ fn a_user_may_set_what_only_tunes_the_trainer() {
         (values("PYTHONUNBUFFERED"), values("TASK_QUEUE_ENABLE"), values("MINE")),
         (vec!["0".to_owned()], vec!["0".to_owned()], vec!["x".to_owned()])
     );
-    assert_eq!(values("CPU_AFFINITY_CONF"), ["2"], "the default");
+    assert_eq!(
+        (values("CPU_AFFINITY_CONF"), values("TQDM_POSITION")),
+        (vec!["2".to_owned()], vec!["0".to_owned()])
+    );
+    let default = environment(&rendered(LORA)).into_iter().find(|one| one.name == "TQDM_POSITION");
+    assert_eq!(default.and_then(|one| one.value).as_deref(), Some("-1"), "downloads show their bytes");
 }
 
 #[test]

@@ -6,10 +6,15 @@ use api::{
     conditions, reasons,
     trainingjob::{Checkpoint, Phase, TrainingJob, TrainingJobStatus},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::conditions::{Verdict, merged};
 use serde_json::json;
 
 use super::{World, arguments, message_at};
-use crate::{resume::Source, tests::job};
+use crate::{
+    resume::ResumeSource,
+    tests::{at, job},
+};
 
 /// A job that goes on from the job `first`.
 const NEXT: &str = "{model: qwen/Qwen-7B, dataset: a/b, method: lora, resumeFrom: {job: first}}";
@@ -30,7 +35,7 @@ fn first(spec: &str, phase: Phase) -> TrainingJob {
 }
 
 /// A new job, and what `observe` finds of its source.
-fn with(spec: &str, source: Source) -> World {
+fn with(spec: &str, source: ResumeSource) -> World {
     let mut world = World::new(spec);
     let claim = json!({"metadata": {"name": source.claim, "namespace": "demo"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
     world.claims.insert(source.claim.clone(), Some(Arc::new(serde_json::from_value(claim).unwrap())));
@@ -39,8 +44,8 @@ fn with(spec: &str, source: Source) -> World {
     world
 }
 
-fn after(first: TrainingJob) -> Source {
-    Source { job: Some(Arc::new(first)), claim: "first-output".to_owned(), ..Source::default() }
+fn after(first: TrainingJob) -> ResumeSource {
+    ResumeSource { job: Some(Arc::new(first)), claim: "first-output".to_owned(), ..ResumeSource::default() }
 }
 
 /// Of the job that was created last: the option of the launcher, and the claim and the rights of its mount.
@@ -64,7 +69,8 @@ fn a_job_goes_on_from_what_a_failed_one_has_left_and_reads_its_claim_only() {
     assert_eq!((recorded.claim_name.as_str(), recorded.path.as_deref()), ("first-output", Some("run-1")));
     assert_eq!(recorded.uid.as_deref(), Some("uid-of-first"));
     // Whatever becomes of the job, the next attempt reads the same.
-    world.observed.resume = Some(Source { claim: "first-output".to_owned(), ..Source::default() });
+    world.observed.resume =
+        Some(ResumeSource { claim: "first-output".to_owned(), ..ResumeSource::default() });
     world.starts();
     world.is_preempted(None);
     world.settles();
@@ -92,6 +98,68 @@ fn a_source_that_still_runs_is_waited_for() {
     assert!(world.requeue_after.is_some(), "pods of others wake up nothing");
     world.observed.resume = Some(after(first(FIRST, Phase::Failed)));
     world.settles();
+    assert_eq!(world.jobs(), ["qwen-1"]);
+}
+
+#[test]
+fn the_folder_of_a_source_is_known_when_it_is_deleted_while_it_is_waited_for() {
+    let mut world = with(NEXT, after(first(FIRST, Phase::Running)));
+    assert_eq!(world.condition(conditions::DEPENDENCIES_READY), ("False", reasons::WAITING));
+    assert_eq!(world.status().resume_from.as_ref().and_then(|source| source.path.as_deref()), Some("run-1"));
+    // Its pods end, and the job is gone.
+    let gone = ResumeSource { claim: "first-output".to_owned(), ..ResumeSource::default() };
+    world.observed.resume = Some(ResumeSource { pod: Some("first-4-0-x".to_owned()), ..gone.clone() });
+    world.settles();
+    assert!(world.created.is_empty() && world.message().contains("first-4-0-x"), "{}", world.message());
+    world.observed.resume = Some(gone);
+    world.settles();
+    let expected = ("/opt/resume-from/run-1".to_owned(), "first-output".to_owned(), Some(true));
+    assert_eq!(resumed(&world), Some(expected));
+    assert_eq!(world.status().resume_from.as_ref().unwrap().uid.as_deref(), Some("uid-of-first"));
+}
+
+#[test]
+fn a_source_that_is_being_deleted_or_uploaded_is_not_waited_for() {
+    let mut deleted = first(FIRST, Phase::Running);
+    deleted.metadata.deletion_timestamp = Some(Time(at(0)));
+    // Its last checkpoint is not reported any more.
+    deleted.status.as_mut().unwrap().checkpoint = None;
+    let world = with(NEXT, after(deleted));
+    assert_eq!(world.jobs(), ["qwen-1"], "with retention Delete it waits for this one");
+    let mut uploads = first(FIRST, Phase::Running);
+    let failing = Verdict {
+        type_: conditions::UPLOADED,
+        holds: false,
+        reason: reasons::UPLOAD_FAILED,
+        message: String::new(),
+    };
+    uploads.status.as_mut().unwrap().conditions = merged(vec![failing], &[], Some(1), at(0));
+    let mut world = with(NEXT, after(uploads));
+    assert_eq!(world.jobs(), ["qwen-1"]);
+    // Without its claim the next attempt goes on from a checkpoint of its own.
+    world.starts();
+    world.steps(505, 1000);
+    world.observed.uploaders.insert("first-output".into(), "first-upload-abcde".into());
+    world.is_preempted(Some(505));
+    world.settles();
+    assert_eq!((world.jobs().len(), resumed(&world)), (2, None));
+}
+
+#[test]
+fn a_source_that_is_uploaded_from_a_volume_of_one_node_is_mounted_afterwards() {
+    let mut world = World::new(NEXT);
+    let claim = json!({"metadata": {"name": "first-output", "namespace": "demo"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+    world.claims.insert("first-output".into(), Some(Arc::new(serde_json::from_value(claim).unwrap())));
+    world.observed.resume = Some(after(first(FIRST, Phase::Succeeded)));
+    world.observed.uploaders.insert("first-output".into(), "first-upload-abcde".into());
+    world.settles();
+    assert!(
+        world.created.is_empty() && world.message().contains("first-upload-abcde"),
+        "{}",
+        world.message()
+    );
+    world.observed.uploaders.clear();
+    world.wakes();
     assert_eq!(world.jobs(), ["qwen-1"]);
 }
 
@@ -126,7 +194,7 @@ fn what_differs_is_refused_before_a_gpu_is_taken() {
 
 #[test]
 fn the_claim_of_a_deleted_job_is_read_at_its_root_and_named_if_it_is_gone() {
-    let gone = || Source { claim: "first-output".to_owned(), ..Source::default() };
+    let gone = || ResumeSource { claim: "first-output".to_owned(), ..ResumeSource::default() };
     let world = with(NEXT, gone());
     assert_eq!(resumed(&world).map(|(option, ..)| option).as_deref(), Some("/opt/resume-from"));
     let mut world = World::new(NEXT);
@@ -135,7 +203,7 @@ fn the_claim_of_a_deleted_job_is_read_at_its_root_and_named_if_it_is_gone() {
     assert_eq!(world.condition(conditions::DEPENDENCIES_READY), ("False", reasons::DEPENDENCY_NOT_FOUND));
     assert!(world.message().contains("PersistentVolumeClaim demo/first-output"), "{}", world.message());
     let named = NEXT.replace("{job: first}", "{claimName: kept, path: run/checkpoint-7}");
-    let source = Source { claim: "kept".to_owned(), ..Source::default() };
+    let source = ResumeSource { claim: "kept".to_owned(), ..ResumeSource::default() };
     let mut world = World::new(&named);
     world.observed.resume = Some(source.clone());
     world.settles();
@@ -148,7 +216,7 @@ fn the_claim_of_a_deleted_job_is_read_at_its_root_and_named_if_it_is_gone() {
 #[test]
 fn a_job_does_not_go_on_in_the_folder_of_its_source() {
     let own = NEXT.replace("{job: first}", "{claimName: qwen-output}");
-    let source = || Source { claim: "qwen-output".to_owned(), ..Source::default() };
+    let source = || ResumeSource { claim: "qwen-output".to_owned(), ..ResumeSource::default() };
     let world = with(&own, source());
     assert!(
         world.created.is_empty() && world.message().contains("an outputDir below it"),

@@ -277,6 +277,28 @@ fn a_hub_that_is_away_in_the_middle_of_a_training_counts() {
 }
 
 #[test]
+fn a_storage_that_is_away_before_the_first_step_of_an_attempt_costs_no_retry() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, retryLimit: 1}");
+    world.steps(100, 1_000);
+    world.saves(100);
+    // It is lost while the job trains, and away for the next attempts.
+    world.fails(85, &message_at(Some(100)));
+    assert_eq!((world.outcome(), world.status().retries), ((Phase::Pending, reasons::RETRYING), 1));
+    assert_eq!(world.condition(conditions::STALLED).0, "absent");
+    world.wakes();
+    for _ in 0..8 {
+        world.starts();
+        world.fails(85, &because(reasons::USER_ERROR));
+        assert_eq!(world.outcome(), (Phase::Pending, reasons::OUTPUT_UNUSABLE), "{}", world.message());
+        assert_eq!(world.condition(conditions::STALLED), ("True", reasons::OUTPUT_UNUSABLE));
+        assert!(world.wakes() <= 600);
+    }
+    world.starts();
+    assert_eq!((world.phase(), world.status().retries), (Phase::Running, 1));
+    assert_eq!(world.condition(conditions::STALLED).0, "absent");
+}
+
+#[test]
 fn the_deadline_ends_a_job_that_never_starts() {
     let mut world = World::new("{model: m, dataset: d, method: lora, activeDeadlineSeconds: 1000}");
     world.settles();

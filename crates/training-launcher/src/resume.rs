@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    fs::{self, File},
+    fs::{self, DirEntry, File},
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct ResumeSource {
     /// A folder of checkpoints, or one checkpoint.
     pub(crate) path: PathBuf,
     pub(crate) wanted: Wanted,
@@ -36,8 +36,8 @@ pub(crate) struct Wanted {
 }
 
 /// Its arguments have a few kilobytes.
-const LONGEST_ARGUMENTS: u64 = 4 << 20;
-const ARGUMENTS: &str = "args.json";
+pub(crate) const LONGEST_ARGUMENTS: u64 = 4 << 20;
+pub(crate) const ARGUMENTS: &str = "args.json";
 /// The name of the argument depends on the version.
 const TUNER: [&str; 3] = ["tuner_type", "train_type", "sft_type"];
 /// Of a value in a message, in bytes.
@@ -72,12 +72,11 @@ impl Wanted {
 }
 
 /// The newest complete checkpoint with the state of the optimizer.
-pub(crate) fn newest(source: &Source) -> Result<Complete, Fault> {
+pub(crate) fn newest(source: &ResumeSource) -> Result<Complete, Fault> {
     let path = &source.path;
-    let unreadable = |error: &io::Error| refused(format!("{} cannot be read: {error}", path.display()));
-    let folders = folders(path).map_err(|error| unreadable(&error))?;
+    let folders = folders(path).map_err(|error| unreadable(path, &error))?;
     for folder in &folders {
-        let complete = checkpoints::examine(folder).map_err(|error| unreadable(&error))?;
+        let complete = checkpoints::examine(folder).map_err(|error| unreadable(&folder.path, &error))?;
         if let Some(complete) = complete.filter(|complete| complete.is_resumable) {
             fit(&complete, &source.wanted)?;
             return Ok(complete);
@@ -108,10 +107,24 @@ fn refused(message: String) -> Fault {
     Fault::new(ExitCode::CannotResume, message)
 }
 
+/// A storage that is away for a while comes back. What is not there, or is no folder, ends the job.
+fn unreadable(path: &Path, error: &io::Error) -> Fault {
+    let failed = format!("{} cannot be read: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => refused(failed),
+        _ => {
+            let fix = "check the claim of spec.resumeFrom and its storage";
+            Fault::new(ExitCode::OutputUnusable, format!("{failed}; {fix}"))
+        }
+    }
+}
+
 fn fit(complete: &Complete, wanted: &Wanted) -> Result<(), Fault> {
     let path = &complete.folder.path;
-    let mut found = differences(&arguments(path), wanted);
-    found.extend(deepspeed(path, wanted));
+    let arguments = arguments(path).map_err(|error| unreadable(path, &error))?;
+    let state = state(path).map_err(|error| unreadable(path, &error))?;
+    let mut found = differences(&arguments, wanted);
+    found.extend(deepspeed(state, wanted));
     if found.is_empty() {
         return Ok(());
     }
@@ -122,12 +135,15 @@ fn fit(complete: &Complete, wanted: &Wanted) -> Result<(), Fault> {
     )))
 }
 
-/// Empty if there is no such file, or one that cannot be read.
-fn arguments(checkpoint: &Path) -> Value {
+/// Empty if there is no such file, or one that is no JSON.
+fn arguments(checkpoint: &Path) -> io::Result<Value> {
     let mut text = Vec::new();
-    let read = File::open(checkpoint.join(ARGUMENTS));
-    let read = read.and_then(|file| file.take(LONGEST_ARGUMENTS).read_to_end(&mut text));
-    read.ok().and_then(|_| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    match File::open(checkpoint.join(ARGUMENTS)) {
+        Ok(file) => file.take(LONGEST_ARGUMENTS).read_to_end(&mut text)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Value::Null),
+        Err(error) => return Err(error),
+    };
+    Ok(serde_json::from_slice(&text).unwrap_or_default())
 }
 
 fn differences(arguments: &Value, wanted: &Wanted) -> Vec<String> {
@@ -175,9 +191,8 @@ fn without_cache(value: String) -> String {
 }
 
 /// Each rank of DeepSpeed has a part of the optimizer's state, which no other number of ranks can read.
-fn deepspeed(checkpoint: &Path, wanted: &Wanted) -> Option<String> {
+fn deepspeed(state: Option<DeepSpeedState>, wanted: &Wanted) -> Option<String> {
     let config = wanted.value(&["deepspeed"]);
-    let state = state(checkpoint);
     match (state, config) {
         (None, None) => None,
         (None, Some(config)) => Some(format!("it has no state of DeepSpeed, and this job uses {config}")),
@@ -205,27 +220,27 @@ struct DeepSpeedState {
 }
 
 /// `None`: DeepSpeed has written none.
-fn state(checkpoint: &Path) -> Option<DeepSpeedState> {
-    let folders = fs::read_dir(checkpoint).ok()?.flatten().map(|entry| entry.path());
-    let is_state = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with("global_step")) && path.is_dir()
+fn state(checkpoint: &Path) -> io::Result<Option<DeepSpeedState>> {
+    let entries: Vec<DirEntry> = fs::read_dir(checkpoint)?.collect::<io::Result<_>>()?;
+    let is_state = |entry: &&DirEntry| {
+        entry.file_name().to_string_lossy().starts_with("global_step") && entry.path().is_dir()
     };
-    let folder = folders.into_iter().find(is_state)?;
+    let Some(folder) = entries.iter().find(is_state) else { return Ok(None) };
     let mut state = DeepSpeedState { ranks: 0, has_parameters: false };
-    for entry in fs::read_dir(folder).ok()?.flatten() {
-        let name = entry.file_name();
+    for entry in fs::read_dir(folder.path())? {
+        let name = entry?.file_name();
         let name = name.to_string_lossy();
         let Some((_, rest)) = name.split_once("zero_pp_rank_") else { continue };
         let rank = rest.split('_').next().and_then(|rank| rank.parse::<u32>().ok());
         state.ranks = state.ranks.max(rank.map_or(0, |rank| rank.saturating_add(1)));
         state.has_parameters |= name.ends_with("model_states.pt");
     }
-    Some(state)
+    Ok(Some(state))
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
     use serde_json::json;
 
     use super::*;
@@ -269,9 +284,43 @@ mod tests {
     }
 
     #[test]
+    fn a_storage_that_cannot_be_read_now_is_no_reason_to_give_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let code = |name: &str| {
+            let path = folder.path().join(name);
+            newest(&ResumeSource { path, wanted: wanted(LORA, 1) }).unwrap_err().code
+        };
+        // It can be read by nobody, not even by root.
+        std::os::unix::fs::symlink("loop", folder.path().join("loop")).unwrap();
+        assert_eq!(code("loop"), ExitCode::OutputUnusable);
+        assert_eq!(code("missing"), ExitCode::CannotResume);
+        assert_eq!(code("missing/checkpoint-5"), ExitCode::CannotResume);
+        fs::write(folder.path().join("file"), "").unwrap();
+        assert_eq!(code("file"), ExitCode::CannotResume);
+        for error in [Errno::IO, Errno::STALE, Errno::ACCESS] {
+            let fault = unreadable(folder.path(), &error.into());
+            assert_eq!(fault.code, ExitCode::OutputUnusable);
+            assert!(fault.message.contains("the claim of spec.resumeFrom"), "{}", fault.message);
+        }
+    }
+
+    #[test]
+    fn arguments_and_state_that_cannot_be_read_now_are_no_difference() {
+        let checkpoint = tempfile::tempdir().unwrap();
+        let file = checkpoint.path().join(ARGUMENTS);
+        std::os::unix::fs::symlink(ARGUMENTS, &file).unwrap();
+        assert!(arguments(checkpoint.path()).is_err());
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, "{").unwrap();
+        assert_eq!(arguments(checkpoint.path()).unwrap(), Value::Null, "it says nothing");
+        assert!(state(&file).is_err());
+    }
+
+    #[test]
     fn the_state_of_deepspeed_needs_as_many_accelerators_and_the_same_stage() {
         let checkpoint = tempfile::tempdir().unwrap();
-        let with = |words: &str, processes| deepspeed(checkpoint.path(), &wanted(words, processes));
+        let with =
+            |words: &str, processes| deepspeed(state(checkpoint.path()).unwrap(), &wanted(words, processes));
         assert_eq!(with("swift sft", 2), None);
         assert!(with("swift sft --deepspeed zero2", 2).unwrap().contains("no state of DeepSpeed"));
         let folder = checkpoint.path().join("global_step5");
