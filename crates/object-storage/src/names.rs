@@ -113,12 +113,12 @@ impl OnlyNames {
 
     /// A name is the last part of a key without empty parts.
     fn is_kept(self, key: &str) -> bool {
-        let key = key.strip_suffix('/').unwrap_or(key);
-        let is_part = |part: &str| !matches!(part, "" | "." | "..");
-        // Names have no character that is escaped by its number.
-        !key.contains("&#")
-            && key.split('/').all(is_part)
-            && key.rsplit('/').next().is_some_and(|name| (self.is_name)(name))
+        // What the parser of the page refuses, or the one of keys, would hide the whole page.
+        let Some(key) = unescaped(key) else { return false };
+        let key = key.strip_suffix('/').unwrap_or(&key);
+        let is_part =
+            |part: &str| !matches!(part, "" | "." | "..") && !part.contains(|c: char| c.is_ascii_control());
+        key.split('/').all(is_part) && key.rsplit('/').next().is_some_and(|name| (self.is_name)(name))
     }
 }
 
@@ -138,6 +138,33 @@ fn key_of(entry: &str) -> Option<&str> {
         rest.split_once(&format!("</{tag}>")).map(|(content, _)| content)
     };
     content("Key").or_else(|| content("Prefix"))
+}
+
+/// The text of an element, of which stores escape different characters. `None`: it is not well-formed.
+fn unescaped(text: &str) -> Option<String> {
+    let mut pieces = text.split('&');
+    let mut plain = pieces.next()?.to_owned();
+    for piece in pieces {
+        let (name, rest) = piece.split_once(';')?;
+        plain.push(match name {
+            "amp" => '&',
+            "lt" => '<',
+            "gt" => '>',
+            "apos" => '\'',
+            "quot" => '"',
+            name => numbered(name.strip_prefix('#')?)?,
+        });
+        plain.push_str(rest);
+    }
+    Some(plain)
+}
+
+/// The character of a number, in decimal or after an `x` in hexadecimal digits.
+fn numbered(number: &str) -> Option<char> {
+    let (digits, radix) = number.strip_prefix('x').map_or((number, 10), |digits| (digits, 16));
+    // A sign is none.
+    let code = u32::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))?;
+    char::from_u32(code).filter(|char| *char != '\0')
 }
 
 fn is_marker(entry: &str, key: &str) -> bool {
@@ -182,6 +209,21 @@ mod tests {
         }
         let (kept, skipped) = WANTED.kept(&page(&[object("p/"), object("p/a")])).unwrap();
         assert_eq!((kept, skipped.0), (page(&[object("p/a")]), None), "the folder itself");
+    }
+
+    /// Stores whose XML comes from Go escape quotes by their numbers.
+    #[test]
+    fn escaped_characters_of_a_prefix_hide_no_name() {
+        for prefix in ["it&#39;s", "&#34;x&#x22;", "a&amp;b&lt;c&gt;&apos;&quot;", "&#xE9;", "é"] {
+            let all = [object(&format!("{prefix}/a")), folder(&format!("{prefix}/b/"))];
+            let (kept, skipped) = WANTED.kept(&page(&all)).unwrap();
+            assert_eq!((kept, skipped.0), (page(&all), None), "{prefix}");
+        }
+        for odd in ["&#0;", "&#x1;", "&#xD800;", "&#x110000;", "&#;", "&#39", "&nbsp;", "&;", "&"] {
+            let all = [object("p/a"), object(&format!("p{odd}/b"))];
+            let (kept, skipped) = WANTED.kept(&page(&all)).unwrap();
+            assert_eq!((kept, skipped.0.is_some()), (page(&all[..1]), true), "{odd}");
+        }
     }
 
     #[test]
