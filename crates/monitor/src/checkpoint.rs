@@ -142,6 +142,8 @@ const LONGEST_INTERVAL: u64 = 3_600;
 const LONGEST_GRACE: u64 = 3_600 + UPLOAD_SECONDS as u64;
 /// In the folder of the monitor: what was restored in this pod.
 pub(crate) const RESTORED: &str = "restored.json";
+/// In the folder of the monitor: since when the storage has refused what it was asked.
+pub(crate) const REFUSED: &str = "refused";
 
 /// What the loader leaves for the sidecar of its pod.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -157,6 +159,8 @@ pub(crate) struct Restored {
     pub(crate) continues: Vec<String>,
     /// uids of workers whose state differs from its manifests.
     pub(crate) damaged: Vec<String>,
+    /// The storage could not be used, and was not searched for states.
+    pub(crate) started_empty: bool,
 }
 
 impl Restored {

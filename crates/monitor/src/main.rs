@@ -47,7 +47,7 @@ use tracing::{error, warn};
 
 use checkpoint::{
     claims::OwnClaims,
-    restore::{begin_empty, restore},
+    restore::{begin_empty, end_refusal, is_refused_for, restore},
     state::StateFolder,
 };
 use cli::{Arguments, Command, LoadMemory};
@@ -126,8 +126,16 @@ async fn load(options: &LoadMemory, claims: &OwnClaims) -> Result<(), fault::Fau
         let restored =
             restore(&settings, &StateFolder(state.clone()), folder, options.patience(), claims).await;
         if let Err(fault) = restored {
+            // A storage that does not answer was tried again for the time of the option.
+            let was_retried = fault.is_transient();
             let fault = fault::Fault { code: fault.code.of_checkpoints(), ..fault };
-            let may = options.start_empty && fault.code.is_of_unusable_storage() && !fault.is_lasting;
+            let is_unusable = fault.code.is_of_unusable_storage() && !fault.is_lasting;
+            if !is_unusable {
+                end_refusal(folder);
+            }
+            let may = options.start_empty
+                && is_unusable
+                && (was_retried || is_refused_for(options.patience(), folder)?);
             if !may || !begin_empty(&settings, &StateFolder(state), folder, claims)? {
                 return Err(fault);
             }

@@ -50,6 +50,26 @@ pub(crate) fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: us
     values.deserialize_seq(Few::<T, MOST>(PhantomData))
 }
 
+/// Whether no array or object of a text is deeper than `most` in others. A parser keeps a byte for each level, also of a
+/// field that it skips.
+pub(crate) fn is_nested_within(text: &[u8], most: usize) -> bool {
+    let (mut depth, mut in_string, mut is_escaped) = (0_usize, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => depth += 1,
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > most {
+            return false;
+        }
+    }
+    true
+}
+
 /// uids of at most so many workers.
 pub(super) fn uids<'de, D: Deserializer<'de>, const MOST: usize>(uids: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
@@ -62,10 +82,27 @@ pub(super) fn uids<'de, D: Deserializer<'de>, const MOST: usize>(uids: D) -> Res
 mod tests {
     use serde_json::json;
 
+    use super::is_nested_within;
     use crate::checkpoint::Manifest;
 
     fn is_read(manifest: serde_json::Value) -> bool {
         serde_json::from_value::<Manifest>(manifest).is_ok()
+    }
+
+    #[test]
+    fn the_depth_of_a_text_is_that_of_its_arrays_and_objects() {
+        for (text, depth) in [
+            ("", 0),
+            ("1", 0),
+            (r#"{"a":[{"b":[]}],"c":{}}"#, 4),
+            ("[[[", 3),
+            ("[],[],[]", 1),
+            ("]]][", 1),
+            (r#"["[[\"[[\\",[]]"#, 2),
+        ] {
+            assert!(is_nested_within(text.as_bytes(), depth), "{text}");
+            assert!(depth == 0 || !is_nested_within(text.as_bytes(), depth - 1), "{text}");
+        }
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) async fn claim_one(
             }
             held.release(storage).await?;
         } else if is_first_try {
-            claims.forget(&candidate.uid);
+            claims.forget(&candidate.uid)?;
         }
     }
     Ok(None)
@@ -149,6 +149,13 @@ struct Tried {
     uids: BTreeSet<String>,
 }
 
+impl Tried {
+    fn write(&self) -> Result<(), Fault> {
+        let text = serde_json::to_vec(&self.uids).unwrap_or_default();
+        replace(&self.file, &text).map_err(|error| of_own_folder(&self.file, &error))
+    }
+}
+
 /// In the folder of the monitor.
 const TRIED: &str = "claims.json";
 
@@ -171,9 +178,7 @@ impl OwnClaims {
         if !tried.uids.insert(uid.to_owned()) {
             return Ok(false);
         }
-        let text = serde_json::to_vec(&tried.uids).unwrap_or_default();
-        replace(&tried.file, &text).map_err(|error| of_own_folder(&tried.file, &error))?;
-        Ok(true)
+        tried.write().map(|()| true)
     }
 
     /// Whether this pod, or an earlier container of it, has tried to claim a state and not given it back.
@@ -186,10 +191,11 @@ impl OwnClaims {
 
     /// Nothing is to be given back: another worker has the claim, or the claim stays, as that of a damaged state, which other
     /// workers need not try.
-    pub(super) fn forget(&self, uid: &str) {
-        if let Some(tried) = self.0.borrow_mut().as_mut() {
-            tried.uids.remove(uid);
-        }
+    pub(super) fn forget(&self, uid: &str) -> Result<(), Fault> {
+        let mut tried = self.0.borrow_mut();
+        let Some(tried) = tried.as_mut() else { return Ok(()) };
+        // The next container of the loader reads the file.
+        if tried.uids.remove(uid) { tried.write() } else { Ok(()) }
     }
 
     pub(super) async fn release_all_but(&self, kept: Option<&str>, storage: &Storage) -> Result<(), Fault> {
@@ -197,7 +203,7 @@ impl OwnClaims {
         let Some((settings, uids)) = tried else { return Ok(()) };
         for uid in uids.into_iter().filter(|uid| Some(&**uid) != kept) {
             Held { settings: settings.clone(), uid: uid.clone(), number: 0 }.release(storage).await?;
-            self.forget(&uid);
+            self.forget(&uid)?;
         }
         Ok(())
     }
@@ -287,6 +293,8 @@ mod tests {
         let tried = |claims: &OwnClaims| claims.0.borrow().as_ref().unwrap().uids.len();
         assert!(claim_one(&own, &storage, first(0, None), &claims).await.unwrap().is_none());
         assert_eq!(tried(&claims), 0, "another worker has it");
+        let next_container = OwnClaims::default();
+        assert!(!next_container.may_hold_any(&own, own_folder.path()).unwrap());
         assert!(claims.note("first").unwrap());
         assert!(claim_one(&own, &storage, first(0, None), &claims).await.unwrap().is_none());
         assert_eq!(tried(&claims), 1);

@@ -1,6 +1,13 @@
 //! Finds a state that no worker has claimed, claims it, and writes it into the folder of the new worker.
 
-use std::{collections::HashSet, io, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io, iter,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use api::monitor::ExitCode;
 use directory::space::Volume;
@@ -9,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    BEATS, CLOCK, MANIFEST, Manifest, RESTORED, Restored, Settings,
+    BEATS, CLOCK, MANIFEST, Manifest, REFUSED, RESTORED, Restored, Settings,
     choice::{Choice, KEYS_RENEWED_WITHIN, choice, has_ended_or_is_lost},
     claims::{Held, OwnClaims, claim_one},
     numbered,
@@ -27,6 +34,10 @@ const JITTER: std::ops::Range<u64> = 50..500;
 /// While a heartbeat is awaited, another worker may end, whose state is restored then.
 const SURVEYED_AGAIN_AFTER: Duration = Duration::from_secs(30);
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
+/// A proxy or a store may give a wrong answer for a moment, and a checkpoint that counts as damaged is removed with the next
+/// one.
+const READ_AGAIN: u32 = 2;
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How a disk gets room for a state, or for a memory.
 pub(crate) const MORE_SPACE: &str = "free space on the node";
 /// Limit for the wait for late heartbeats, also if those of several workers are late one after the other.
@@ -66,6 +77,11 @@ pub(crate) async fn restore(
     let search = Search { settings, storage: &storage, state, patience, claims, volume: Arc::new(volume) };
     let restored = loop {
         let restored = search.find().await?;
+        // Not before: a loader that fails during its search must not start its worker empty, and leave the damage out of
+        // every report.
+        for uid in &restored.damaged {
+            claims.forget(uid)?;
+        }
         // Otherwise a worker that announced its end and goes on running would find its state claimed.
         let kept = restored.from.as_deref();
         retry_transient(patience, async || claims.release_all_but(kept, &storage).await).await?;
@@ -88,6 +104,26 @@ pub(crate) async fn restore(
     replace(&marker, &text).map_err(|error| of_own_folder(own_folder, &error))
 }
 
+/// Whether the storage has refused what it was asked for so long. Then a container of the loader ends at once, and the next
+/// one has other keys, if they were replaced: the first failure is noted in a file of the pod.
+pub(crate) fn is_refused_for(patience: Duration, own_folder: &Path) -> Result<bool, Fault> {
+    let path = own_folder.join(REFUSED);
+    let noted = match File::create_new(&path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::metadata(&path),
+        created => created.and_then(|file| file.metadata()),
+    };
+    let since =
+        noted.and_then(|known| known.modified()).map_err(|error| of_own_folder(own_folder, &error))?;
+    // After a clock was put back, it takes longer.
+    Ok(since.elapsed().is_ok_and(|elapsed| elapsed >= patience))
+}
+
+/// The storage has answered since then.
+pub(crate) fn end_refusal(own_folder: &Path) {
+    // Mostly there is none.
+    let _ = fs::remove_file(own_folder.join(REFUSED));
+}
+
 /// Lets the worker of this pod begin without a state. `false`: the storage may have a claim of this pod, which must be given
 /// back first. With heartbeats of a worker that does not have the state, no other one would ever restore it.
 pub(crate) fn begin_empty(
@@ -101,7 +137,8 @@ pub(crate) fn begin_empty(
     }
     // What a restore has left that was interrupted.
     state.clear().map_err(|error| of_disk(&error))?;
-    let text = serde_json::to_vec(&Restored::default()).unwrap_or_default();
+    let restored = Restored { started_empty: true, ..Restored::default() };
+    let text = serde_json::to_vec(&restored).unwrap_or_default();
     replace(&own_folder.join(RESTORED), &text).map_err(|error| of_own_folder(own_folder, &error))?;
     Ok(true)
 }
@@ -171,11 +208,11 @@ impl Search<'_> {
                         claim: Some(held.number),
                         continues: manifest.continues,
                         damaged,
+                        started_empty: false,
                     });
                 }
                 Taken::Damaged => {
                     warn!(worker = %uid, "the state is damaged; the next one is tried");
-                    claims.forget(&uid);
                     useless.insert(uid.clone());
                     damaged.push(uid);
                 }
@@ -348,22 +385,29 @@ async fn fetch(
     for number in listing.numbers().iter().rev() {
         let folder = format!("{of_worker}/{}", numbered(*number));
         let key = format!("{folder}/{MANIFEST}");
-        let manifest = match storage.manifest::<Manifest>(&key).await? {
-            Text::Missing => continue,
-            Text::Unreadable(_) => {
+        let mut attempts = 0;
+        loop {
+            let why = match storage.manifest::<Manifest>(&key).await? {
+                Text::Missing => break,
+                Text::Unreadable(_) => "its manifest cannot be read",
+                Text::Read(manifest, _) => {
+                    // Files of an earlier attempt.
+                    state.clear().map_err(|error| of_disk(&error))?;
+                    if all_of(storage, state, &folder, &manifest, volume).await? {
+                        return Ok(Fetched::Whole { key, manifest });
+                    }
+                    "it differs from its manifest"
+                }
+            };
+            if attempts == READ_AGAIN {
                 has_manifest = true;
-                warn!(worker = %uid, number, "a manifest cannot be read; the one before it is tried");
-                continue;
+                warn!(worker = %uid, number, why, "a checkpoint is damaged; the one before it is tried");
+                break;
             }
-            Text::Read(manifest, _) => manifest,
-        };
-        has_manifest = true;
-        // Files of an earlier attempt.
-        state.clear().map_err(|error| of_disk(&error))?;
-        if all_of(storage, state, &folder, &manifest, volume).await? {
-            return Ok(Fetched::Whole { key, manifest });
+            attempts += 1;
+            info!(worker = %uid, number, why, "a checkpoint is read again");
+            sleep(READ_AGAIN_AFTER).await;
         }
-        warn!(worker = %uid, number, "a checkpoint differs from its manifest; the one before it is tried");
     }
     state.clear().map_err(|error| of_disk(&error))?;
     Ok(Fetched::Not(if has_manifest { Taken::Damaged } else { Taken::NoState }))
@@ -381,7 +425,10 @@ async fn all_of(
     if !state::is_within_bounds(manifest.files.iter().map(|saved| saved.size)) {
         return Ok(false);
     }
-    volume.holds(manifest.files.iter().map(|saved| saved.size)).map_err(|error| of_disk(&error))?;
+    let folders = state::folders(manifest.files.iter().map(|saved| &*saved.path));
+    // A folder takes a block.
+    let sizes = manifest.files.iter().map(|saved| saved.size).chain(iter::repeat_n(1, folders));
+    volume.holds(sizes).map_err(|error| of_disk(&error))?;
     for (index, saved) in manifest.files.iter().enumerate() {
         let (file, new) = match state.begin(&saved.path) {
             Ok(begun) => begun,

@@ -16,11 +16,16 @@ use rustix::{fs::FileType, io::Errno};
 use sha2::{Digest as _, Sha256};
 use tokio::task::spawn_blocking;
 
+use super::{SavedFile, storage::LARGEST_MANIFEST};
+
 /// Of one state.
 pub(crate) const MOST_FILES: usize = 10_000;
 /// Also names that are not saved take time.
 const MOST_NAMES: usize = 100_000;
+/// Folders in folders.
 const DEEPEST: usize = 16;
+/// Of a manifest, beside its files: the uids of as many workers before as there may be.
+const BESIDE_FILES: u64 = 128 << 10;
 pub(crate) const LONGEST_PATH: usize = 1_024;
 
 /// A file of the state as it was found.
@@ -98,7 +103,8 @@ impl StateFolder {
     fn place(&self, path: &str) -> io::Result<PathBuf> {
         let is_plain = |component: Component<'_>| matches!(component, Component::Normal(_));
         let relative = Path::new(path);
-        if path.is_empty() || path.len() > LONGEST_PATH || !relative.components().all(is_plain) {
+        let is_deep = relative.components().count() > DEEPEST + 1;
+        if path.is_empty() || path.len() > LONGEST_PATH || is_deep || !relative.components().all(is_plain) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{path:?} is no path of a state"),
@@ -113,6 +119,8 @@ struct Walk {
     found: Vec<Found>,
     names: usize,
     bytes: u64,
+    /// Of the files in the manifest.
+    manifest: u64,
 }
 
 impl Walk {
@@ -141,6 +149,10 @@ impl Walk {
             {
                 let size = u64::try_from(known.st_size).unwrap_or_default();
                 self.bytes = within_bound(self.bytes, size)?;
+                self.manifest += in_manifest(path, size);
+                if self.manifest > LARGEST_MANIFEST - BESIDE_FILES {
+                    return Err(beyond_manifest());
+                }
                 if self.found.len() >= MOST_FILES {
                     return Err(beyond(format!("the state has more than {MOST_FILES} files")));
                 }
@@ -150,6 +162,20 @@ impl Walk {
         }
         Ok(())
     }
+}
+
+/// The bytes of a file in the manifest.
+fn in_manifest(path: &str, size: u64) -> u64 {
+    let saved = SavedFile { path: path.to_owned(), size, sha256: String::new() };
+    // With its digest, and the comma after it.
+    serde_json::to_vec(&saved).unwrap_or_default().len() as u64 + 64 + 1
+}
+
+pub(crate) fn beyond_manifest() -> io::Error {
+    beyond(format!(
+        "the paths of the files of the state have more than {} MiB together",
+        LARGEST_MANIFEST >> 20
+    ))
 }
 
 /// The bytes of a state with one file more.
@@ -168,6 +194,23 @@ fn beyond(what: String) -> io::Error {
 /// Whether a state with files of these sizes would have been saved.
 pub(crate) fn is_within_bounds(sizes: impl ExactSizeIterator<Item = u64>) -> bool {
     sizes.len() <= MOST_FILES && sizes.into_iter().try_fold(0, within_bound).is_ok()
+}
+
+/// How many folders the paths have: exactly in the order of `StateFolder::files`, and at most otherwise.
+pub(crate) fn folders<'p>(paths: impl Iterator<Item = &'p str>) -> usize {
+    let (mut count, mut before) = (0, "");
+    for path in paths {
+        let of_path = folders_of(path);
+        let known = folders_of(before).zip(of_path.clone()).take_while(|(one, other)| one == other);
+        count += of_path.count() - known.count();
+        before = path;
+    }
+    count
+}
+
+fn folders_of(path: &str) -> impl Iterator<Item = &str> + Clone {
+    let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
+    folders.split('/').filter(|name| !name.is_empty())
 }
 
 /// Whether something else is there by now: nothing, a link, or what is neither a file nor a folder.
@@ -283,6 +326,15 @@ mod tests {
         assert!(!is_within_bounds([u64::MAX, u64::MAX].into_iter()));
         assert!(is_within_bounds(vec![0; MOST_FILES].into_iter()));
         assert!(!is_within_bounds(vec![0; MOST_FILES + 1].into_iter()));
+    }
+
+    #[test]
+    fn each_folder_of_a_state_counts_once() {
+        let count = |paths: &[&str]| folders(paths.iter().copied());
+        assert_eq!(count(&[]), 0);
+        assert_eq!(count(&["file"]), 0);
+        assert_eq!(count(&["a-b/file", "a/b/one", "a/b/two", "a/c/one", "b/b/one", "file"]), 6);
+        assert_eq!(count(&["a/one", "b/one", "a/two"]), 3, "not in order");
     }
 
     #[tokio::test]

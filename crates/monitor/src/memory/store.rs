@@ -10,7 +10,7 @@ use reqwest::{Client, Method, RequestBuilder, StatusCode, redirect::Policy};
 use serde_json::Value;
 
 use super::records::{Collection, Malformed, Page, chroma, qdrant};
-use crate::fault::Fault;
+use crate::{checkpoint::bounded::is_nested_within, fault::Fault};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -18,6 +18,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) const LARGEST_ANSWER: usize = 4 << 20;
 /// Limit for any other answer, of which the parsed form takes many times as much.
 const LARGEST_DESCRIPTION: usize = 256 << 10;
+/// Far deeper than metadata is. A parser that reads a value whole takes no more.
+const DEEPEST: usize = 128;
 /// The names of a Chroma that has no others.
 const TENANT: &str = "default_tenant";
 const DATABASE: &str = "default_database";
@@ -146,6 +148,9 @@ impl Store {
             }
             Answered::TooLarge => return Err(PageError::TooLarge),
         };
+        if !is_nested_within(&body, DEEPEST) {
+            return Err(self.malformed(&Malformed::Answer("records")).into());
+        }
         let read = match self.kind {
             Kind::Chroma => chroma::page(&body, next.and_then(Value::as_u64).unwrap_or(count), limit),
             Kind::Qdrant => qdrant::page(body),

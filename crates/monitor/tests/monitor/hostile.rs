@@ -17,6 +17,7 @@ use std::{
 };
 
 use api::monitor::ExitCode;
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 use crate::{
@@ -41,12 +42,23 @@ struct Request {
 impl Request {
     fn parameter(&self, name: &str) -> Option<String> {
         let found = self.query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
-        found.map(|text| text.replace("%2F", "/"))
+        found.map(decoded)
     }
 
     fn is_listing(&self) -> bool {
         self.query.contains("list-type=2")
     }
+}
+
+/// The text of a part of an address.
+fn decoded(part: &str) -> String {
+    let mut pieces = part.split('%');
+    let mut text = pieces.next().unwrap().as_bytes().to_vec();
+    for piece in pieces {
+        text.push(u8::from_str_radix(&piece[..2], 16).unwrap());
+        text.extend_from_slice(&piece.as_bytes()[2..]);
+    }
+    String::from_utf8(text).unwrap()
 }
 
 /// Answers a request in its own way. `false`: as a store does.
@@ -75,7 +87,11 @@ impl Store {
     }
 
     fn put(&self, key: &str, text: &[u8]) {
-        self.objects.lock().unwrap().insert(format!("demo/coder/{key}"), text.to_owned());
+        self.put_at(&format!("demo/coder/{key}"), text);
+    }
+
+    fn put_at(&self, key: &str, text: &[u8]) {
+        self.objects.lock().unwrap().insert(key.to_owned(), text.to_owned());
     }
 }
 
@@ -103,7 +119,7 @@ fn serve(stream: &TcpStream, objects: &Mutex<BTreeMap<String, Vec<u8>>>, malice:
         let mut words = head[0].split(' ');
         let (method, target) = (words.next()?.to_ascii_uppercase(), words.next()?);
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let key = path.trim_start_matches("/states").trim_start_matches('/').to_owned();
+        let key = decoded(path.trim_start_matches("/states").trim_start_matches('/'));
         let request = Request { method, key, query: query.replace("%2f", "%2F") };
         if malice(&request, stream) {
             return None;
@@ -135,9 +151,19 @@ fn serve(stream: &TcpStream, objects: &Mutex<BTreeMap<String, Vec<u8>>>, malice:
 }
 
 /// `length`: as the head says.
-fn answer(mut stream: &TcpStream, status: &str, body: &[u8], length: usize) -> Option<()> {
+fn answer(stream: &TcpStream, status: &str, body: &[u8], length: usize) -> Option<()> {
+    answer_with(stream, status, "", body, length)
+}
+
+/// After which the connection ends: a client that is not told so may send its next request meanwhile.
+fn last_answer(stream: &TcpStream, body: &[u8], length: usize) -> Option<()> {
+    answer_with(stream, "200 OK", "connection: close\r\n", body, length)
+}
+
+fn answer_with(mut stream: &TcpStream, status: &str, more: &str, body: &[u8], length: usize) -> Option<()> {
     let head = format!(
-        "HTTP/1.1 {status}\r\netag: \"e\"\r\nlast-modified: Thu, 01 Jan 2026 00:00:00 GMT\r\ncontent-length: {length}\r\n\r\n"
+        "HTTP/1.1 {status}\r\netag: \"e\"\r\nlast-modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
+         content-length: {length}\r\n{more}\r\n"
     );
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).ok()
 }
@@ -169,7 +195,9 @@ fn page(objects: &BTreeMap<String, Vec<u8>>, request: &Request) -> String {
     text + "</ListBucketResult>"
 }
 
+/// As a store writes it whose XML comes from Go.
 fn entry(key: &str, is_folder: bool) -> String {
+    let key = key.replace('\'', "&#39;").replace('"', "&#34;");
     match is_folder {
         true => format!("<CommonPrefixes><Prefix>{key}</Prefix></CommonPrefixes>"),
         false => format!(
@@ -178,10 +206,11 @@ fn entry(key: &str, is_folder: bool) -> String {
     }
 }
 
-/// The volumes of a pod.
+/// The volumes of a pod, and the storage of its pool.
 struct Pod {
     own: TempDir,
     state: TempDir,
+    uri: &'static str,
 }
 
 /// How a loader has ended.
@@ -194,11 +223,15 @@ struct Ended {
 
 impl Pod {
     fn new() -> Self {
-        Self { own: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap() }
+        Self::of("s3://states")
+    }
+
+    fn of(uri: &'static str) -> Self {
+        Self { own: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap(), uri }
     }
 
     fn args(&self) -> [String; 3] {
-        ["--checkpoint-uri=s3://states".to_owned(), "--checkpoint-seconds=1".to_owned(), self.state_arg()]
+        [format!("--checkpoint-uri={}", self.uri), "--checkpoint-seconds=1".to_owned(), self.state_arg()]
     }
 
     fn state_arg(&self) -> String {
@@ -274,9 +307,14 @@ fn of_one_text() -> String {
     format!(r#"{{"final":true,"files":[{{"path":"{path}","size":0,"sha256":""}}]}}"#)
 }
 
+/// As large as a manifest may be, with arrays in arrays where none is expected.
+fn of_nested_arrays() -> String {
+    format!(r#"{{"final":true,"files":[],"more":{}"#, "[".repeat((4 << 20) - 100))
+}
+
 #[test]
 fn a_loader_reads_large_manifests_one_after_the_other_and_restores_none() {
-    for manifest in [of_many_files(), of_one_text(), "x".repeat(16 << 20)] {
+    for manifest in [of_many_files(), of_one_text(), of_nested_arrays(), "x".repeat(16 << 20)] {
         let store = Store::start(|_, _| false);
         with_manifests(&store, &manifest);
         let pod = Pod::new();
@@ -289,13 +327,19 @@ fn a_loader_reads_large_manifests_one_after_the_other_and_restores_none() {
 
 #[test]
 fn a_sidecar_that_looks_for_states_reads_large_manifests_one_after_the_other() {
+    for manifest in [of_one_text(), of_nested_arrays()] {
+        reads_one_after_the_other(&manifest);
+    }
+}
+
+fn reads_one_after_the_other(manifest: &str) {
     let read = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&read);
     let store = Store::start(move |request, _| {
         counted.fetch_add(usize::from(request.key.ends_with("manifest.json")), Ordering::SeqCst);
         false
     });
-    with_manifests(&store, &of_one_text());
+    with_manifests(&store, manifest);
     let (pod, worker) = (Pod::new(), Worker::start(Says::default()));
     let monitor = pod.run(&store, &worker);
     until("several surveys", || read.load(Ordering::SeqCst) > 18);
@@ -306,19 +350,25 @@ fn a_sidecar_that_looks_for_states_reads_large_manifests_one_after_the_other() {
 
 #[test]
 fn a_length_that_is_a_lie_is_not_believed() {
-    // The head promises a terabyte, or ten bytes, and bytes come without end.
-    for length in [1 << 40, 10] {
-        let store = Store::start(move |request, stream| {
+    // The head promises a terabyte, or ten bytes, and bytes come without end. Of both headers that of chunks counts.
+    for (length, is_chunked) in [(1 << 40, false), (10, false), (10, true)] {
+        let store = Store::start(move |request, mut stream| {
             let is_text = request.method == "GET" && !request.is_listing();
             if is_text {
-                let _ = answer(stream, "200 OK", b"", length);
-                let mut stream = stream;
-                while stream.write_all(&[b' '; 64 << 10]).is_ok() {}
+                let (more, begin) = if is_chunked {
+                    ("transfer-encoding: chunked\r\nconnection: close\r\n", &b"10000\r\n"[..])
+                } else {
+                    ("connection: close\r\n", &b""[..])
+                };
+                let end = if is_chunked { &b"\r\n"[..] } else { &b""[..] };
+                let _ = answer_with(stream, "200 OK", more, b"", length);
+                let part = [begin, &[b' '; 64 << 10], end].concat();
+                while stream.write_all(&part).is_ok() {}
             }
             is_text
         });
+        with_manifests(&store, "{}");
         store.put("workers/w-1/heartbeat", b"{}");
-        store.put("workers/w-1/0000000000/manifest.json", b"{}");
         store.put("claims/w-1/0000000000", b"{}");
         let ended = Pod::new().load(&store);
         assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -335,7 +385,7 @@ fn pages_without_end_are_named() {
             let names = (0..100).map(|name| entry(&format!("demo/coder/workers/w-{number}-{name}/"), true));
             let next = format!("<NextContinuationToken>{number}</NextContinuationToken>");
             let text = format!("<ListBucketResult>{next}{}</ListBucketResult>", names.collect::<String>());
-            let _ = answer(stream, "200 OK", text.as_bytes(), text.len());
+            let _ = last_answer(stream, text.as_bytes(), text.len());
         }
         is_of_workers
     });
@@ -349,7 +399,7 @@ fn a_page_without_end_is_named() {
     let store = Store::start(move |request, mut stream| {
         let is_of_workers = request.is_listing() && request.query.contains("workers");
         if is_of_workers {
-            let _ = answer(stream, "200 OK", b"<ListBucketResult>", 1 << 40);
+            let _ = last_answer(stream, b"<ListBucketResult>", 1 << 40);
             // A tag with an attribute is not known before it is parsed.
             let names = entry("demo/coder/workers/w/", true).replace("<Prefix>", "<Prefix a=\"b\">");
             let names = names.replace("<CommonPrefixes>", "<CommonPrefixes a=\"b\">").repeat(1_000);
@@ -367,7 +417,7 @@ fn an_answer_that_comes_byte_by_byte_is_not_waited_for() {
     let store = Store::start(|request, mut stream| {
         let is_heartbeat = request.method == "GET" && request.key.ends_with("heartbeat");
         if is_heartbeat {
-            let _ = answer(stream, "200 OK", b"", 1_000);
+            let _ = last_answer(stream, b"", 1_000);
             while stream.write_all(b" ").is_ok() {
                 thread::sleep(Duration::from_secs(1));
             }
@@ -388,7 +438,7 @@ fn a_sidecar_says_that_its_own_folder_has_no_end() {
             let names = (0..100).map(|name| entry(&format!("demo/coder/workers/own/{name:010}/"), true));
             let next = "<NextContinuationToken>next</NextContinuationToken>";
             let text = format!("<ListBucketResult>{next}{}</ListBucketResult>", names.collect::<String>());
-            let _ = answer(stream, "200 OK", text.as_bytes(), text.len());
+            let _ = last_answer(stream, text.as_bytes(), text.len());
         }
         is_own
     });
@@ -413,6 +463,58 @@ fn an_object_with_an_empty_name_is_named_once_and_hides_no_state() {
     assert_eq!(ended.log.matches("is not of a worker: remove it").count(), 1, "{}", ended.log);
 }
 
+/// Stores that are written in Go escape these characters by their numbers.
+#[test]
+fn a_prefix_with_quotes_hides_no_state() {
+    let store = Store::start(|_, _| false);
+    let manifest = br#"{"final":true,"files":[]}"#;
+    store.put_at(r#"it's"mine"/demo/coder/workers/w-1/0000000000/manifest.json"#, manifest);
+    let ended = Pod::of(r#"s3://states/it's"mine""#).load(&store);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.log.contains("restored a state"), "{}", ended.log);
+    assert!(!ended.log.contains("remove it"), "{}", ended.log);
+}
+
+/// As from a proxy for a moment: a page of its own, a text without its end, a byte that differs.
+#[test]
+fn one_wrong_answer_costs_no_checkpoint() {
+    let of = |text: &str| {
+        let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(r#"{{"final":true,"files":[{{"path":"state","size":3,"sha256":"{digest}"}}]}}"#)
+    };
+    let manifest = of("new");
+    let cut = &manifest[..manifest.len() - 1];
+    // The survey reads the manifest before.
+    for (name, at, wrong) in [
+        ("manifest.json", 1, "<html>"),
+        ("manifest.json", 1, cut),
+        ("manifest.json", 1, &manifest.replace("state", "State").replace("sha256\":\"", "sha256\":\"0")),
+        ("0", 0, "<html>"),
+        ("0", 0, "ne"),
+        ("0", 0, "nex"),
+    ] {
+        let (read, wrong_text) = (AtomicUsize::new(0), wrong.to_owned());
+        let key = format!("demo/coder/workers/w-1/0000000001/{name}");
+        let store = Store::start(move |request, stream| {
+            let is_it = request.method == "GET" && request.key == key;
+            let is_wrong = is_it && read.fetch_add(1, Ordering::SeqCst) == at;
+            if is_wrong {
+                let _ = last_answer(stream, wrong_text.as_bytes(), wrong_text.len());
+            }
+            is_wrong
+        });
+        for (number, text) in [(0, "old"), (1, "new")] {
+            store.put(&format!("workers/w-1/000000000{number}/0"), text.as_bytes());
+            store.put(&format!("workers/w-1/000000000{number}/manifest.json"), of(text).as_bytes());
+        }
+        let pod = Pod::new();
+        let ended = pod.load(&store);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let state = fs::read_to_string(pod.state.path().join("state"));
+        assert_eq!(state.ok().as_deref(), Some("new"), "{name}: {wrong}");
+    }
+}
+
 /// Numbers take twice the bytes of the shortest text of them.
 #[test]
 fn a_vector_store_whose_answers_stand_for_many_values_costs_little_memory() {
@@ -422,6 +524,7 @@ fn a_vector_store_whose_answers_stand_for_many_values_costs_little_memory() {
         (r#"{"result":{"points":["#, r#"{"id":1},"#, r#"{"id":1}]}}"#),
         (r#"{"result":{"points":[],"next_page_offset":["#, "0,", "0]}}"),
         (r#"{"result":{"points":[{"id":1,"vector":[0.5],"payload":{"text":""#, r"\n", r#""}}]}}"#),
+        (r#"{"result":{"points":[{"id":1,"vector":[0.5],"payload":{"a":"#, "[", r#"}}]}}"#),
     ] {
         let most = ((4 << 20) - open.len() - close.len()) / value.len();
         let page = format!("{open}{}{close}", value.repeat(most));
@@ -432,7 +535,7 @@ fn a_vector_store_whose_answers_stand_for_many_values_costs_little_memory() {
                 "collections/memory/points/scroll" => &page,
                 _ => "{}",
             };
-            let _ = answer(stream, "200 OK", text.as_bytes(), text.len());
+            let _ = last_answer(stream, text.as_bytes(), text.len());
             true
         });
         let folder = tempfile::tempdir().unwrap();

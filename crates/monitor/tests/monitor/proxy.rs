@@ -17,6 +17,8 @@ use std::{
 pub(crate) enum Break {
     /// Status 503.
     Unavailable,
+    /// Status 403, as while keys are replaced.
+    Forbidden,
     /// Status 404 without a code of S3, as of a proxy that has lost the store.
     NotFound,
     /// No answer, and the connection stays open.
@@ -98,6 +100,7 @@ impl Proxy {
             };
             return match broken {
                 Break::Unavailable => refuse("503 Slow Down"),
+                Break::Forbidden => refuse("403 Forbidden"),
                 Break::NotFound => refuse("404 Not Found"),
                 // Until the client closes it.
                 Break::Hold => reader.read(&mut [0]).map(drop),

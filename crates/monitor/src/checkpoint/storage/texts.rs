@@ -1,23 +1,25 @@
 //! Texts of a storage, which is not trusted: each is bounded while it is read, and a large one is in memory alone.
 
-use std::{
-    io::{self, Read as _},
-    time::SystemTime,
-};
+use std::{io::Read as _, time::SystemTime};
 
-use api::monitor::ExitCode;
 use futures::StreamExt as _;
 use object_store::{GetResult, ObjectStoreExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::{Opened, REQUEST_WITHIN, Storage, volume::open_regular};
-use crate::fault::Fault;
+use super::{Opened, REQUEST_WITHIN, Storage, of_disk, volume::open_regular};
+use crate::{
+    checkpoint::{bounded::is_nested_within, state::beyond_manifest},
+    fault::Fault,
+};
 
 /// Of a heartbeat or a claim, of which several are read at once.
 const LARGEST_TEXT: u64 = 64 << 10;
 /// Of a manifest: one of the most files whose paths have 300 bytes on average.
 pub(crate) const LARGEST_MANIFEST: u64 = 4 << 20;
+
+/// Several times what a monitor writes.
+const DEEPEST: usize = 16;
 
 /// A text, and when it was written by the clock of the storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +54,11 @@ impl Storage {
         key: &str,
         most: u64,
     ) -> Result<Text<T>, Fault> {
+        // Before the request: a part of its answer is in memory before it is read, and the length that a store names may be
+        // wrong. A volume reads and parses in one step.
+        let _alone = if most > LARGEST_TEXT { self.large.acquire().await.ok() } else { None };
         match &self.place {
             Opened::Folder(_) => {
-                // Read and parsed in one step, so that no other one has a large text at the same time.
-                let _alone = if most > LARGEST_TEXT { self.large.acquire().await.ok() } else { None };
                 self.on_folder(key, move |path| {
                     let Some(file) = open_regular(&path)? else { return Ok(Text::Missing) };
                     let known = file.metadata()?;
@@ -73,11 +76,9 @@ impl Storage {
                 let key = self.key(key)?;
                 let Some(found) = self.answered(bucket.s3.get(&key)).await? else { return Ok(Text::Missing) };
                 let written = SystemTime::from(found.meta.last_modified);
-                let size = found.meta.size;
-                if size > most {
+                if found.meta.size > most {
                     return Ok(Text::Unreadable(written));
                 }
-                let _alone = if size > LARGEST_TEXT { self.large.acquire().await.ok() } else { None };
                 match timeout(REQUEST_WITHIN, bytes(found, most)).await {
                     Err(_) => Err(self.late(REQUEST_WITHIN)),
                     Ok(Err(error)) => Err(self.fault(&error)),
@@ -105,6 +106,9 @@ async fn bytes(found: GetResult, most: u64) -> object_store::Result<Option<Vec<u
 }
 
 fn parsed<T: DeserializeOwned>(text: &[u8], written: SystemTime) -> Text<T> {
+    if !is_nested_within(text, DEEPEST) {
+        return Text::Unreadable(written);
+    }
     serde_json::from_slice(text).map_or(Text::Unreadable(written), |parsed| Text::Read(parsed, written))
 }
 
@@ -114,11 +118,6 @@ pub(crate) fn of_manifest(manifest: &impl serde::Serialize) -> Result<Vec<u8>, F
     if text.len() as u64 <= LARGEST_MANIFEST {
         return Ok(text);
     }
-    let message = format!(
-        "the paths of the files of the state have more than {} MiB together, and nothing is saved: let the worker keep \
-         fewer files or shorter paths",
-        LARGEST_MANIFEST >> 20
-    );
-    let error = io::Error::new(io::ErrorKind::FileTooLarge, message);
-    Err(Fault::lasting(ExitCode::OutOfSpace, format!("the folder of the state: {error}")))
+    // `StateFolder::files` has counted less: a file has grown since then.
+    Err(of_disk(&beyond_manifest()))
 }

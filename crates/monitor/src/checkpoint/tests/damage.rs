@@ -127,3 +127,23 @@ async fn odd_entries_stop_no_start_and_what_they_belong_to_is_not_restored() {
     let restored = Pod::new(&pool, "next", SECOND).load().await;
     assert_eq!((restored.from, restored.damaged.len()), (None, 0));
 }
+
+/// A short manifest could otherwise take every inode of the node's disk.
+#[tokio::test]
+async fn a_manifest_with_more_folders_than_a_worker_may_have_is_damaged() {
+    let pool = Pool::new();
+    let path = |folders: usize| format!("{}state", "a/".repeat(folders));
+    for (uid, folders) in [("deep", 17), ("deepest", 16)] {
+        let (path, sha256) = (path(folders), digest_of(b""));
+        let files = vec![SavedFile { path, size: 0, sha256 }];
+        let manifest = Manifest { files, is_final: true, ..Manifest::default() };
+        let text = serde_json::to_vec(&manifest).unwrap();
+        pool.write(&format!("workers/{uid}/0000000000/manifest.json"), &text);
+        pool.write(&format!("workers/{uid}/0000000000/0"), b"");
+    }
+    pool.make_older("workers/deep/0000000000/manifest.json", SECOND);
+    let pod = Pod::new(&pool, "pod", HOUR);
+    let restored = pod.load().await;
+    assert_eq!((restored.from.as_deref(), &*restored.damaged), (Some("deepest"), &["deep".to_owned()][..]));
+    assert!(pod.state.path().join(path(16)).exists());
+}

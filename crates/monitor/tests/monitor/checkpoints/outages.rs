@@ -1,5 +1,10 @@
 //! Storages that break: outages, refusals, removed buckets and changed keys.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use super::*;
 
 #[test]
@@ -53,6 +58,74 @@ fn a_worker_that_starts_empty_claims_nothing_and_leaves_the_older_state_to_the_n
     assert_eq!(next.state(), only("state", "one"));
     empty.worker.stop();
     assert!(monitor.stop().error.is_none());
+}
+
+/// As of keys that are replaced, of which a pod may have the old ones for minutes.
+#[test]
+fn one_refusal_starts_no_worker_without_its_state() {
+    let (storage, proxy) = Storage::broken(Break::Forbidden, |_, _| true);
+    proxy.mend();
+    Pod::new(&storage, "first").live("state", "one");
+    proxy.resume();
+    let start_empty = [&QUICK[..], &["--start-empty"]].concat();
+    let (early, late) = (Pod::new(&storage, "early"), Pod::new(&storage, "late"));
+    for pod in [&early, &late] {
+        let refused = pod.loader(&start_empty).output().unwrap();
+        assert_eq!(refused.status.code(), Some(27), "{}", String::from_utf8_lossy(&refused.stderr));
+    }
+    // For as long as the store is tried again, and the kubelet starts the next containers.
+    let began = Instant::now();
+    until("it starts empty", || late.loader(&start_empty).output().unwrap().status.success());
+    assert!(began.elapsed() > Duration::from_secs(3), "{:?}", began.elapsed());
+    proxy.mend();
+    assert!(early.loader(&start_empty).output().unwrap().status.success());
+    assert_eq!((early.state(), late.state()), (only("state", "one"), BTreeMap::new()));
+}
+
+#[test]
+fn a_damaged_state_is_not_forgotten_where_the_store_fails_after_it() {
+    let has_read = AtomicBool::new(false);
+    let (storage, proxy) = Storage::broken(Break::Unavailable, move |method, path| {
+        let is_file = method == "GET" && path.ends_with("/first/0000000000/0");
+        let is_survey = path.contains("list-type=2") && path.contains("workers%2F&");
+        has_read.fetch_or(is_file, Ordering::SeqCst) && is_survey
+    });
+    proxy.mend();
+    Pod::new(&storage, "first").live("state", "one");
+    for checkpoint in fs::read_dir(storage.pool().join("workers/first")).unwrap().flatten() {
+        fs::write(checkpoint.path().join("0"), "two").unwrap();
+    }
+    proxy.resume();
+    let pod = Pod::new(&storage, "second");
+    let ended = pod.loader(&[&QUICK[..], &["--start-empty"]].concat()).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(proxy.broken() > 0, "{said}");
+    assert_eq!(ended.status.code(), Some(26), "{said}");
+    proxy.mend();
+    assert!(pod.load().status.success());
+    let restored = fs::read_to_string(pod.own.path().join("restored.json")).unwrap();
+    assert!(restored.contains(r#""damaged":["first"]"#), "{restored}");
+}
+
+#[test]
+fn a_loader_that_has_given_its_claim_back_may_start_empty() {
+    let is_all_away = Arc::<AtomicBool>::default();
+    let shared = Arc::clone(&is_all_away);
+    let (storage, proxy) = Storage::broken(Break::Unavailable, move |method, path| {
+        let is_file = method == "GET" && path.ends_with("/first/0000000000/0");
+        is_file || shared.load(Ordering::SeqCst)
+    });
+    proxy.mend();
+    Pod::new(&storage, "first").live("state", "one");
+    proxy.resume();
+    let pod = Pod::new(&storage, "second");
+    let start_empty = [&QUICK[..], &["--start-empty"]].concat();
+    assert_eq!(pod.loader(&start_empty).output().unwrap().status.code(), Some(26));
+    assert!(!storage.pool().join("claims/first/0000000000").exists());
+    is_all_away.store(true, Ordering::SeqCst);
+    let ended = pod.loader(&start_empty).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(pod.state(), BTreeMap::new());
 }
 
 #[test]
