@@ -21,7 +21,7 @@ use metrics_source::{
     server::{self, Security},
     stream::Hub,
 };
-use proto::metrics::v1::{PodRef, Source};
+use proto::metrics::v1::{Metric, PodRef, Reading, Source, State};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -145,7 +145,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         saving.finish(begun, worker_runs).await?;
         scraper.saved = Some(status);
     }
-    let Saved { last, error, restored, damage: _, unclaimed: _ } =
+    let Saved { last, error, restored, damage: _, unclaimed: _, waiting: _ } =
         scraper.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
     let message = Message { tokens, checkpoint: last, error, restored };
     write_message(&options.termination_log, &serde_json::to_vec(&message)?);
@@ -214,6 +214,19 @@ impl Saving {
     }
 }
 
+/// Never fresh: a worker with a fresh value has no state, and may be replaced.
+fn waiting(saved: &Saved) -> Option<Reading> {
+    let (states, at) = saved.waiting?;
+    Some(Reading {
+        metric: Metric::UnclaimedStates.into(),
+        unit: Metric::UnclaimedStates.unit().into(),
+        state: State::Stale.into(),
+        value: Some(states as f64),
+        age: at.elapsed().try_into().ok(),
+        ..Reading::default()
+    })
+}
+
 fn source(options: &Run) -> Source {
     Source {
         instance: format!("{:032x}", fastrand::u128(..)),
@@ -265,7 +278,8 @@ impl Scraper {
             warn!(%error, "failed to keep the tokens");
         }
         let saved = self.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
-        let snapshot = self.known.snapshot(&self.source, self.ledger.counted(), &saved, self.clock.now());
+        let mut snapshot = self.known.snapshot(&self.source, self.ledger.counted(), &saved, self.clock.now());
+        snapshot.subjects.iter_mut().for_each(|subject| subject.readings.extend(waiting(&saved)));
         self.hub.publish(snapshot);
     }
 
@@ -284,5 +298,19 @@ impl Scraper {
             }
             self.missing = missing;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_that_wait_beside_a_state_are_no_fresh_value() {
+        assert_eq!(waiting(&Saved::default()), None);
+        let saved = Saved { waiting: Some((2, Instant::now())), ..Saved::default() };
+        let reading = waiting(&saved).unwrap();
+        assert_eq!((reading.metric(), reading.state()), (Metric::UnclaimedStates, State::Stale));
+        assert_eq!((reading.value, reading.age.unwrap().seconds), (Some(2.0), 0));
     }
 }

@@ -40,6 +40,9 @@ pub(crate) struct Saved {
     pub(crate) restored: Option<String>,
     /// Saved states that no worker has claimed, if this worker has no state and has just looked for them.
     pub(crate) unclaimed: Option<u64>,
+    /// The same of a worker that has a state by now and has started without one, because the storage could not be used:
+    /// how many wait, and when it has looked for them. `None`: none is known.
+    pub(crate) waiting: Option<(u64, Instant)>,
 }
 
 /// The monitor ends: the state of the worker is to be saved until then.
@@ -108,6 +111,9 @@ struct Survey {
 
 /// In intervals.
 const LONGEST_SURVEY_PAUSE: u32 = 60;
+/// In intervals: after so long a pause, three surveys in a row have found no state. The heartbeats of all workers are old
+/// after an outage, and the first survey takes none for lost.
+const LAST_SURVEY_PAUSE: u32 = 8;
 
 /// Limit for requests that the kubelet waits for, because the storage may hang.
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
@@ -324,13 +330,15 @@ impl Saver {
         is_saved
     }
 
-    /// Counts the states that no worker has claimed, if this worker has none. The controller decides whether to replace
-    /// it.
+    /// Counts the states that no worker has claimed, if this worker has none, or has started without one because the storage
+    /// could not be used. The controller decides whether to replace it.
     async fn look_for_states(&mut self, is_saved: bool) {
-        let has_state =
-            !is_saved || self.restored.from.is_some() || self.last.is_some() || self.next != Some(0);
-        let is_due = !has_state && Instant::now() >= self.survey.due;
-        let mut unclaimed = None;
+        let has_none = self.restored.from.is_none() && self.last.is_none() && self.next == Some(0);
+        // Its own state and an older one may be of the same sessions. Those of workers that ended later are no news.
+        let may_shadow =
+            self.restored.started_empty && self.survey.pause < self.settings.interval * LAST_SURVEY_PAUSE;
+        let is_due = is_saved && (has_none || may_shadow) && Instant::now() >= self.survey.due;
+        let mut found = None;
         if !is_saved {
             // The storage was away, and what was not seen meanwhile was not watched.
             self.survey.heartbeats = Heartbeats::default();
@@ -339,12 +347,12 @@ impl Saver {
             let Self { settings, storage, survey, restored, .. } = self;
             let counted = count_unclaimed(settings, storage, &mut survey.heartbeats, &restored.damaged);
             match timeout(settings.interval, counted).await {
-                Ok(Ok(found)) => unclaimed = found,
+                Ok(Ok(counted)) => found = counted,
                 Ok(Err(fault)) => debug!("failed to look for states: {fault}"),
                 Err(_) => debug!("failed to look for states in time"),
             }
             let longest = settings.interval * LONGEST_SURVEY_PAUSE;
-            survey.pause = match unclaimed {
+            survey.pause = match found {
                 Some(0) => (survey.pause * 2).min(longest),
                 Some(_) => settings.interval,
                 None => survey.pause,
@@ -353,9 +361,16 @@ impl Saver {
             survey.due = Instant::now() + survey.pause - settings.interval / 2;
         }
         self.status.send_if_modified(|status| {
-            let is_new = status.unclaimed != unclaimed;
-            status.unclaimed = unclaimed;
-            is_new
+            let before = (status.unclaimed, status.waiting);
+            status.unclaimed = found.filter(|_| has_none);
+            if let Some(states) = found.filter(|_| !has_none) {
+                let known = status.waiting.map_or(0, |(states, _)| states);
+                if states > known {
+                    warn!(states, "saved states wait for a new worker: this one has started without them");
+                }
+                status.waiting = (states > 0).then(|| (states, Instant::now()));
+            }
+            before != (status.unclaimed, status.waiting)
         });
     }
 

@@ -20,7 +20,7 @@ use tokio::{
 use super::{
     Claim, Heartbeat, Manifest, Place, RESTORED, Restored, SavedFile, Settings,
     claims::OwnClaims,
-    restore::restore,
+    restore::{begin_empty, restore},
     save::{Final, Saved, Saver},
     state::StateFolder,
 };
@@ -395,6 +395,27 @@ async fn a_worker_without_state_counts_the_states_that_no_worker_has_claimed() {
     until("it is claimed", || found(&empty) != Some(1)).await;
 }
 
+/// The states of both may be of the same sessions, and the next worker restores the older one.
+#[tokio::test]
+async fn a_worker_that_has_started_empty_counts_the_states_that_wait_beside_its_own() {
+    let pool = Pool::new();
+    pool.save("before", "last", &[]);
+    let (empty, other) = (Pod::new(&pool, "empty", SECOND), Pod::new(&pool, "other", SECOND));
+    let state = StateFolder(empty.state.path().to_owned());
+    let claims = OwnClaims::default();
+    assert!(begin_empty(&empty.settings, &state, empty.own.path(), &claims).unwrap());
+    for pod in [&empty, &other] {
+        fs::write(pod.state.path().join("state"), "own").unwrap();
+    }
+    let (empty, other) = (empty.run(), other.run());
+    let waiting = |sidecar: &Sidecar| sidecar.status.borrow().waiting.map(|(states, _)| states);
+    until("a state waits", || waiting(&empty) == Some(1)).await;
+    assert!(empty.status.borrow().last.is_some() && empty.status.borrow().unclaimed.is_none());
+    pool.claim("before", 0, "another");
+    until("none waits", || waiting(&empty).is_none()).await;
+    assert_eq!(waiting(&other), None, "it has found no state, or restored one");
+}
+
 /// Its state is lost if it is replaced.
 #[tokio::test]
 async fn a_worker_whose_state_cannot_be_saved_counts_no_other_states() {
@@ -412,4 +433,21 @@ async fn a_worker_whose_state_cannot_be_saved_counts_no_other_states() {
     let counted =
         timeout(SECOND * 3, status.wait_for(|saved| saved.unclaimed.is_some_and(|states| states > 0)));
     assert!(counted.await.is_err(), "it would be replaced");
+}
+
+/// An upload of all of it would be for nothing, in each interval.
+#[tokio::test]
+async fn a_state_whose_manifest_would_be_too_large_is_not_uploaded() {
+    let pool = Pool::new();
+    let pod = Pod::new(&pool, "large", SECOND);
+    let folder = pod.state.path().join("f".repeat(250)).join("g".repeat(250));
+    fs::create_dir_all(&folder).unwrap();
+    for number in 0..8_000 {
+        File::create(folder.join(number.to_string())).unwrap();
+    }
+    let sidecar = pod.run();
+    until("it is not saved", || sidecar.error().is_some()).await;
+    let error = sidecar.error().unwrap();
+    assert!(error.contains("paths of the files of the state") && error.contains("4 MiB"), "{error}");
+    assert!(!pool.path("workers/large/0000000000").exists());
 }
