@@ -217,7 +217,7 @@ async fn use_every_right(scene: &Scene<'_>) {
         "metadata": {"name": "budget-workers", "namespace": scene.namespace()}, "spec": {"maxUnavailable": 1}});
     scene.apply(&foreign.to_string()).await.expect("a budget");
     create(scene, "budget", json!({})).await;
-    until_reason(scene, "budget", conditions::READY, "OwnershipConflict").await;
+    until_reason(scene, "budget", conditions::DISRUPTION_BUDGET_OMITTED, "OwnershipConflict").await;
 }
 
 /// Creates an AIDispatcher in each stable state.
