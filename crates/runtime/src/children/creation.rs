@@ -1,5 +1,5 @@
-//! Children that are created once and never changed afterwards, because their spec is immutable (Jobs) or because they
-//! outlive their owner (claims). An upgrade of a controller that renders them differently leaves them alone.
+//! Children that are created once; afterwards only labels that were taken off are put back, because their spec is immutable
+//! (Jobs) or they outlive their owner (claims). An upgrade of a controller that renders them differently leaves them alone.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ where
                 // Not seen by the watch yet, or hidden from it, because its labels were taken off. The plan was made as if
                 // it did not exist.
                 let labels = desired.meta().labels.clone().unwrap_or_default();
-                self.is_absent(&key, owner, &labels).await?;
+                self.find(&key, owner, &labels).await?;
                 Err(about.stale(Stale::Found))
             }
             Ok(Some(written)) => Ok(written),
@@ -90,10 +90,10 @@ where
         self.send_creation(desired, &about).await?.ok_or_else(|| about.stale(Stale::Found))
     }
 
-    /// Whether the API server has no object of this name, read once: for decisions that must not rest on a cache that may be
+    /// Asks the API server once whether it has an object of this name: for decisions that must not rest on a cache that may be
     /// late. An object of another owner is an error. One that is found is put into the cache, unless it lacks one of these
     /// labels: then a watch that selects by them does not deliver it. It gets them back, and comes with the watch.
-    pub async fn is_absent(
+    pub async fn find(
         &self,
         key: &Key,
         owner: &OwnerReference,
@@ -103,7 +103,7 @@ where
         let about = About::of::<K>(key);
         let removals = self.cache.removals();
         let path = K::url_path(&(), namespace(key));
-        let Some(json) = self.writer.get_json(path, &key.name, STEP, &about).await? else { return Ok(true) };
+        let Some(json) = self.writer.get_json(path, &key.name, STEP, &about).await? else { return Ok(false) };
         let unreadable = |error| about.call(STEP, kube::Error::SerdeError(error));
         let There { metadata } = serde_json::from_str(&json).map_err(unreadable)?;
         about.check_owner(&metadata, owner)?;
@@ -117,7 +117,7 @@ where
         } else if metadata.deletion_timestamp.is_none() {
             self.put_labels_back(&metadata, labels, &about).await?;
         }
-        Ok(false)
+        Ok(true)
     }
 
     async fn put_labels_back(

@@ -6,7 +6,7 @@ use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{Resource, ResourceExt};
 use runtime::{
     apply::{ApplyError, Stale, Written},
-    cache::{Cache, Key},
+    cache::Cache,
     children::Children,
     controller::ReconcileError,
     watched::Watched,
@@ -18,7 +18,7 @@ use crate::{
     given::{Child, child_of, config_map, deployment, rendered, writer},
 };
 
-fn patches() -> On {
+pub(crate) fn patches() -> On {
     Verb::Patch.of("configmaps")
 }
 
@@ -29,7 +29,7 @@ fn roots() -> Cache<Deployment> {
     roots
 }
 
-fn children(fake: &ScriptedApi) -> Children<Child, ConfigMap> {
+pub(crate) fn children(fake: &ScriptedApi) -> Children<Child, ConfigMap> {
     let roots = Cache::default();
     let children = writer(fake, &roots).of(Cache::default());
     // Afterwards: as if it were created just now.
@@ -43,7 +43,7 @@ fn cost() -> BTreeMap<&'static str, Option<String>> {
 }
 
 /// The child of "a" that these tests want.
-fn wanted() -> ConfigMap {
+pub(crate) fn wanted() -> ConfigMap {
     let mut child = rendered(&deployment("a", 1), "child");
     child.data = Some([("key".to_owned(), "value".to_owned())].into());
     child
@@ -58,7 +58,7 @@ fn is_forced(call: &Call) -> bool {
     call.query.get("force").is_some_and(|force| force == "true")
 }
 
-fn is_stale(error: &ApplyError, expected: Stale) -> bool {
+pub(crate) fn is_stale(error: &ApplyError, expected: Stale) -> bool {
     error.is_stale() && matches!(error, ApplyError::Stale { why, .. } if *why == expected)
 }
 
@@ -74,7 +74,7 @@ async fn assert_refused(there: &ConfigMap, is_expected: impl Fn(&ApplyError) -> 
     assert!(children.is_empty());
 }
 
-fn is_foreign(error: &ApplyError) -> bool {
+pub(crate) fn is_foreign(error: &ApplyError) -> bool {
     matches!(error, ApplyError::Foreign { .. })
         && error.to_string().contains("ConfigMap demo/child exists and belongs to")
 }
@@ -659,62 +659,4 @@ async fn whether_objects_are_the_newest_is_read_in_one_list_and_what_was_read_is
     assert!(lists.iter().all(|call| call.query["labelSelector"] == "app=x"), "{lists:?}");
     fake.next(Verb::List.of("configmaps"), [Answer::status(403, "Forbidden", "no")]);
     assert!(children.are_newest("demo", "app=x").await.is_err());
-}
-
-/// The child of "a" without a label that its watch selects by, and the labels of that watch.
-fn unlabelled(fake: &ScriptedApi) -> (ConfigMap, std::collections::BTreeMap<String, String>) {
-    let labels = [("app".to_owned(), "x".to_owned()), ("of".to_owned(), "a".to_owned())].into();
-    let mut object = child_of(&deployment("a", 1), "child");
-    object.metadata.labels = Some([("app".to_owned(), "x".to_owned())].into());
-    (serde_json::from_value(fake.put(&object)).unwrap(), labels)
-}
-
-#[tokio::test]
-async fn a_child_that_no_watch_delivers_gets_its_labels_back_and_does_not_come_into_the_cache() {
-    let fake = ScriptedApi::start().await;
-    let children = children(&fake);
-    let (object, labels) = unlabelled(&fake);
-    fake.next(patches(), [Answer::text(200, &serde_json::to_string(&object).unwrap())]);
-    let owner = deployment("a", 1).controller_owner_ref(&()).unwrap();
-    assert!(!children.is_absent(&Key::new("demo", "child"), &owner, &labels).await.unwrap());
-    assert_eq!(fake.verbs(), ["Get configmaps", "Patch configmaps"]);
-    let body = json!({"metadata": {"uid": object.metadata.uid, "labels": labels}});
-    assert_eq!(fake.calls(patches())[0].body, body);
-    assert!(children.is_empty(), "the watch brings it");
-}
-
-#[tokio::test]
-async fn a_creation_that_finds_its_child_without_labels_puts_them_back() {
-    let fake = ScriptedApi::start().await;
-    let children = children(&fake);
-    let (object, labels) = unlabelled(&fake);
-    fake.next(patches(), [Answer::text(200, &serde_json::to_string(&object).unwrap())]);
-    let mut desired = wanted();
-    desired.metadata.labels = Some(labels);
-    let error = children.create(&desired).await.unwrap_err();
-    assert!(is_stale(&error, Stale::Found), "{error:?}");
-    assert_eq!(fake.verbs().last().unwrap(), "Patch configmaps");
-    assert!(children.is_empty());
-}
-
-#[tokio::test]
-async fn an_object_of_another_owner_gets_no_labels_and_does_not_come_into_the_cache() {
-    let fake = ScriptedApi::start().await;
-    let children = children(&fake);
-    fake.put(&child_of(&deployment("b", 2), "child"));
-    let error = children.create(&wanted()).await.unwrap_err();
-    assert!(is_foreign(&error), "{error:?}");
-    assert!(children.is_empty(), "its deletion would not be seen");
-}
-
-#[tokio::test]
-async fn what_only_may_be_listed_is_looked_for_by_its_name() {
-    let fake = ScriptedApi::start().await;
-    let children = children(&fake);
-    assert!(children.is_not_listed(&Key::new("demo", "child")).await.unwrap());
-    fake.put(&child_of(&deployment("a", 1), "child"));
-    assert!(!children.is_not_listed(&Key::new("demo", "child")).await.unwrap());
-    assert_eq!(children.len(), 1);
-    let lists = fake.calls(Verb::List.of("configmaps"));
-    assert!(lists.iter().all(|call| call.query["fieldSelector"] == "metadata.name=child"), "{lists:?}");
 }

@@ -15,6 +15,7 @@ mod given;
 mod kube_runtime;
 mod living;
 mod owning;
+mod relabelling;
 mod trusting;
 mod watching;
 
