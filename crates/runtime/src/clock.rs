@@ -1,6 +1,7 @@
 //! The time that decisions rest on. It is the wall clock of this machine while something vouches for it: the monotonic clock
 //! of this process, or the `Date` of an answer of the API server. A clock that has jumped is not followed: what a controller
-//! deletes or ends because a time is over would be lost by mistake, of all objects at once.
+//! deletes or ends because a time is over would be lost by mistake, of all objects at once. So neither is a jump of the API
+//! server's clock that no other clock confirms.
 
 use std::{
     fmt,
@@ -31,7 +32,8 @@ pub struct Reading {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// A wall clock that something vouched for; the first one is that of the start.
+    /// A time that something vouched for. The first one is that of the start: of the wall clock, or of an answer that
+    /// contradicts it.
     vouched: Option<Reading>,
     /// The newest answer of the API server: its time, and when it came.
     answered: Option<Reading>,
@@ -56,6 +58,11 @@ impl Clock {
         Self { read: Arc::new(read), known: Arc::default() }
     }
 
+    /// The clock of this machine, also if nothing vouches for it: only to compare with the clock of a third machine.
+    pub fn wall(&self) -> Timestamp {
+        (self.read)().wall
+    }
+
     /// The time, as far as something vouches for it.
     pub fn now(&self) -> Timestamp {
         let reading = (self.read)();
@@ -75,13 +82,14 @@ impl Known {
     fn judge(&mut self, now: Reading) -> Timestamp {
         let of_server = self.answered.map(|answered| answered.later(now.monotonic));
         let of_process = self.vouched.map(|vouched| vouched.later(now.monotonic));
-        let agrees = |time: Timestamp| now.wall.duration_since(time).unsigned_abs() <= TOLERANCE;
+        let agrees = |time: Timestamp| is_near(now.wall, time);
         if of_server.is_some_and(agrees) {
             self.vouched = Some(now);
         } else if !of_process.is_some_and(agrees)
             // Right after the start nothing vouches for the wall clock, and only an answer may contradict it.
-            && let Some(time) = of_server.or(of_process)
+            && let Some(time) = without_wall(of_server, of_process)
         {
+            self.vouched.get_or_insert(Reading { wall: time, ..now });
             self.distrust(now.wall, time);
             return time;
         }
@@ -100,6 +108,19 @@ impl Known {
             warn!(ahead_s, %time, "the clock of this machine is wrong; the time of the API server, or what has elapsed, counts");
         }
     }
+}
+
+/// The time while the wall clock is wrong. A jump of the API server's clock is not followed either.
+fn without_wall(of_server: Option<Timestamp>, of_process: Option<Timestamp>) -> Option<Timestamp> {
+    match (of_server, of_process) {
+        (Some(server), Some(process)) if is_near(server, process) => Some(server),
+        (_, Some(process)) => Some(process),
+        (server, None) => server,
+    }
+}
+
+fn is_near(one: Timestamp, other: Timestamp) -> bool {
+    one.duration_since(other).unsigned_abs() <= TOLERANCE
 }
 
 impl Reading {
@@ -199,6 +220,32 @@ mod tests {
         machine.passes(10, 10);
         clock.answered(&machine.date(8 * DAYS));
         assert_eq!(seconds(&clock), 10);
+    }
+
+    #[test]
+    fn an_api_server_that_was_not_confirmed_at_the_start_moves_nothing_when_it_jumps() {
+        let (machine, clock) = Machine::new();
+        clock.answered(&machine.date(-8 * DAYS));
+        assert_eq!(seconds(&clock), -8 * DAYS);
+        machine.passes(10, 10);
+        clock.answered(&machine.date(80 * DAYS));
+        assert_eq!(seconds(&clock), -8 * DAYS + 10, "as much has passed as the process says");
+        clock.answered(&machine.date(-8 * DAYS + 5));
+        assert_eq!(seconds(&clock), -8 * DAYS + 15, "seconds are no jump");
+        machine.passes(10, 10);
+        clock.answered(&machine.date(0));
+        assert_eq!(seconds(&clock), 20, "two clocks agree");
+    }
+
+    #[test]
+    fn of_three_clocks_that_disagree_the_one_counts_that_never_jumps() {
+        let (machine, clock) = Machine::new();
+        clock.answered(&machine.date(0));
+        clock.now();
+        machine.passes(8 * DAYS, 10);
+        clock.answered(&machine.date(80 * DAYS));
+        assert_eq!(seconds(&clock), 10);
+        assert_eq!(clock.wall().as_second() - 1_767_268_800, 8 * DAYS);
     }
 
     #[test]

@@ -194,6 +194,10 @@ impl Process {
         Logs::new(self.client.clone())
     }
 
+    pub fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
     pub fn secrets(&self) -> Secrets {
         Secrets::new(self.client.clone())
     }

@@ -20,7 +20,7 @@ use crate::{
     other_kinds::{self, ScaleRead},
     plan::is_left_alone,
     pod::PodView,
-    rates::{Asked, known},
+    rates::{Asked, read_shared},
     samples::{Answer, Question},
     sources::{
         self, Fault, Sample,
@@ -53,8 +53,13 @@ pub(crate) fn polling(period: Duration) -> Polling {
 /// gives way to another autoscaler, or is paused, no metric is read.
 pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     let _forget = ForgetIfDeleted { ctx, scaler };
-    let Ok(valid) = validate(scaler, &ctx.configuration.allowed) else { return Polled::Changed };
     let uid = scaler.metadata.uid.as_deref().unwrap_or_default();
+    let Ok(valid) = validate(scaler, &ctx.configuration.allowed) else {
+        ctx.rates.forget(uid);
+        return Polled::Changed;
+    };
+    // Other sources than before, or fewer, would leave what was scraped for those of before.
+    ctx.rates.keep_only(uid, |index| matches!(valid.sources.get(index), Some(MetricSource::Pods { .. })));
     let is_read = valid.reference.watched().is_none();
     let is_found = matches!(
         &ctx.samples.of(uid).scale,
@@ -153,12 +158,12 @@ async fn answer(
                 wanted: wanted.clone(),
             };
             let shared = ctx.rates.of(metadata.uid.as_deref().unwrap_or_default(), index, asked);
-            let (mut known, answer) = known(&shared, ctx.configuration.sample_period, now).await;
+            let (mut reading, answer) = read_shared(&shared, ctx.configuration.sample_period, now).await;
             if answer.is_some() {
                 return answer;
             }
-            let answer = scrape_pods(ctx, valid, *port, path, wanted, &mut known.scrapes, now).await;
-            known.last = Some((now, answer.clone()));
+            let answer = scrape_pods(ctx, valid, *port, path, wanted, &mut reading.scrapes, now).await;
+            reading.last = Some((now, answer.clone()));
             Some(answer)
         }
         // See `read_agents`.
@@ -253,7 +258,8 @@ async fn ask_once(
         None => prometheus.connections.as_ref().map_err(Fault::clone)?,
     };
     let limits = sources::prometheus::Limits::default();
-    sources::prometheus::poll_once(connections, &server, &query.query, limits, now).await
+    let asked = sources::prometheus::Moment { now, wall: ctx.clock.wall() };
+    sources::prometheus::poll_once(connections, &server, &query.query, limits, asked).await
 }
 
 async fn scrape_pods(

@@ -49,10 +49,10 @@ pub(crate) struct Asked {
 }
 
 /// Held by the one that scrapes; the others wait for what it finds.
-pub(crate) type Shared = Arc<AsyncMutex<Known>>;
+pub(crate) type Shared = Arc<AsyncMutex<SharedReading>>;
 
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct SharedReading {
     pub(crate) scrapes: Scrapes,
     /// When the pods were last scraped, and what came of it.
     pub(crate) last: Option<(Timestamp, Answer)>,
@@ -82,7 +82,7 @@ impl Rates {
         }
         let new = || {
             let scrapes = Scrapes::within(WINDOW, self.kept.share(&asked.namespace));
-            Arc::new(AsyncMutex::new(Known { scrapes, last: None }))
+            Arc::new(AsyncMutex::new(SharedReading { scrapes, last: None }))
         };
         match all.shared.get(&asked) {
             Some(shared) => Arc::clone(shared),
@@ -92,6 +92,17 @@ impl Rates {
                 shared
             }
         }
+    }
+
+    /// Drops what this object has asked under other numbers, unless another one asks it.
+    pub(crate) fn keep_only(&self, uid: &str, is_asked: impl Fn(usize) -> bool) {
+        let mut all = self.lock();
+        let Some(asked) = all.askers.get_mut(uid) else { return };
+        let dropped: Vec<_> = asked.extract_if(|index, _| !is_asked(*index)).collect();
+        if asked.is_empty() {
+            all.askers.remove(uid);
+        }
+        dropped.iter().for_each(|(_, before)| all.drop_unless_asked(before));
     }
 
     pub(crate) fn forget(&self, gone: &str) {
@@ -127,19 +138,19 @@ impl All {
 }
 
 /// Waits for the one that scrapes. What it has found is used at once, also if that took long.
-pub(crate) async fn known(
+pub(crate) async fn read_shared(
     shared: &Shared,
     sample_period: Duration,
     now: Timestamp,
-) -> (AsyncMutexGuard<'_, Known>, Option<Answer>) {
-    let (known, waited) = match shared.try_lock() {
-        Ok(known) => (known, Duration::ZERO),
+) -> (AsyncMutexGuard<'_, SharedReading>, Option<Answer>) {
+    let (reading, waited) = match shared.try_lock() {
+        Ok(reading) => (reading, Duration::ZERO),
         Err(_) => (shared.lock().await, PODS_DEADLINE),
     };
     let fresh = SHARED_FOR.min(sample_period / 2) + waited;
-    let last = known.last.as_ref().filter(|(at, _)| now.duration_since(*at).unsigned_abs() < fresh);
+    let last = reading.last.as_ref().filter(|(at, _)| now.duration_since(*at).unsigned_abs() < fresh);
     let answer = last.map(|(_, answer)| answer.clone());
-    (known, answer)
+    (reading, answer)
 }
 
 #[cfg(test)]
@@ -178,16 +189,20 @@ mod tests {
         Scraped::Times(buckets, MillisecondsPerUnit(1_000.0), InFlight::None)
     }
 
-    /// Five scrapes of each pod of the target, and how many of the last ones were refused for want of room.
     async fn scraped(shared: &Shared) -> usize {
-        let mut known = shared.lock().await;
+        scraped_of(shared, PODS).await
+    }
+
+    /// Five scrapes of each pod of the target, and how many of the last ones were refused for want of room.
+    async fn scraped_of(shared: &Shared, pods: usize) -> usize {
+        let mut reading = shared.lock().await;
         let mut refused = 0;
         for seconds in [0, 8, 16, 24, 32] {
             let scraped = largest(seconds);
             let of_pod = |pod: usize| format!("pod-{pod}");
             let mut record =
-                |pod| known.scrapes.record(&of_pod(pod), "demo/a", "latency", scraped.clone(), at(seconds));
-            let read = (0..PODS).map(&mut record);
+                |pod| reading.scrapes.record(&of_pod(pod), "demo/a", "latency", scraped.clone(), at(seconds));
+            let read = (0..pods).map(&mut record);
             refused = read.filter(|read| matches!(read, Err(Fault::TooMuchKept { .. }))).count();
         }
         refused
@@ -221,24 +236,24 @@ mod tests {
         }
         assert!(refused > 0);
         assert_eq!(scraped(&rates.of("modest", 0, asked("modest", "/metrics"))).await, 0);
+        let mut refused = 0;
         for number in 0..40 {
-            let _ = scraped(&rates.of(
-                "many",
-                number,
-                asked(&format!("n-{}", number / 8), &format!("/{number}")),
-            ))
-            .await;
+            let of_namespace = asked(&format!("n-{}", number / 8), &format!("/{number}"));
+            refused += scraped(&rates.of("many", number, of_namespace)).await;
             assert!(rates.bytes() <= KEPT.all);
         }
+        assert!(refused > 0);
+        let further = rates.of("further", 0, asked("further", "/metrics"));
+        assert_eq!(scraped_of(&further, 20).await, 0, "after five namespaces that take what they can");
     }
 
     #[tokio::test]
     async fn what_one_object_has_read_is_used_by_the_others_for_half_a_period() {
         let (rates, period) = (Rates::default(), Duration::from_secs(15));
         let (one, other) = (rates.of("one", 0, asked("a", "/")), rates.of("other", 3, asked("a", "/")));
-        let (mut first, answer) = known(&one, period, at(0)).await;
+        let (mut first, answer) = read_shared(&one, period, at(0)).await;
         assert_eq!(answer, None);
-        let waits = known(&other, period, at(14));
+        let waits = read_shared(&other, period, at(14));
         let finds = async {
             tokio::task::yield_now().await;
             first.last = Some((at(0), Answer::pending()));
@@ -246,8 +261,8 @@ mod tests {
         };
         let ((_, answer), ()) = futures::future::join(waits, finds).await;
         assert_eq!(answer, Some(Answer::pending()), "what it has waited for");
-        assert_eq!(known(&other, period, at(7)).await.1, Some(Answer::pending()));
-        assert_eq!(known(&other, period, at(8)).await.1, None);
+        assert_eq!(read_shared(&other, period, at(7)).await.1, Some(Answer::pending()));
+        assert_eq!(read_shared(&other, period, at(8)).await.1, None);
     }
 
     #[test]
@@ -258,5 +273,20 @@ mod tests {
         rates.of("one", 0, asked("a", "/other"));
         assert_eq!(rates.len(), 1);
         assert!(!Arc::ptr_eq(&first, &rates.of("one", 0, asked("a", "/"))));
+    }
+
+    #[test]
+    fn what_is_no_longer_asked_is_dropped_unless_another_object_asks_it() {
+        let rates = Rates::default();
+        for (uid, index, path) in [("one", 0, "/a"), ("one", 1, "/b"), ("one", 2, "/c"), ("other", 0, "/c")] {
+            rates.of(uid, index, asked("a", path));
+        }
+        rates.keep_only("one", |index| index == 1);
+        assert_eq!(rates.len(), 2, "that of the other object stays");
+        rates.keep_only("one", |_| false);
+        rates.keep_only("another", |_| false);
+        assert_eq!(rates.len(), 1);
+        rates.forget("other");
+        assert_eq!(rates.len(), 0);
     }
 }

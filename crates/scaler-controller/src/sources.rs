@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use pods::kept::Full;
+
 pub mod agents;
 mod body;
 pub mod engines;
@@ -138,13 +140,8 @@ pub enum Fault {
     InvalidAddress { pod: String, address: String },
     #[error("more than {limit} pods are measured: {pod} is not")]
     TooManyPods { pod: String, limit: usize },
-    #[error(
-        "the counters of pod {pod} are not kept, so they have no rate: those of its namespace, or of all together, take as much \
-memory as they may ({} MiB for a namespace); let fewer AIScalers of this namespace read counters or histograms of pods, \
-or read them by source.prometheus",
-        limit >> 20
-    )]
-    TooMuchKept { pod: String, limit: usize },
+    #[error("the counters of pod {pod} are not kept, so they have no rate: {}", full_words(*full))]
+    TooMuchKept { pod: String, full: Full },
 }
 
 /// What a server gave in the place of a number.
@@ -222,6 +219,21 @@ fn reach_fix(server: &str) -> &'static str {
     }
 }
 
+fn full_words(full: Full) -> String {
+    match full {
+        Full::Namespace { limit } => format!(
+            "those of its namespace take as much memory as they may ({} MiB); let fewer AIScalers of this namespace read \
+             counters or histograms of pods, or read them by source.prometheus",
+            limit >> 20
+        ),
+        Full::All { limit } => format!(
+            "those of all namespaces take most of the memory that they may ({} MiB), and what is left is for namespaces that \
+             have less; let fewer AIScalers read counters or histograms of pods, or read them by source.prometheus",
+            limit >> 20
+        ),
+    }
+}
+
 fn similar_names(similar: &[String]) -> String {
     if similar.is_empty() { String::new() } else { format!("; it serves {}", similar.join(", ")) }
 }
@@ -269,6 +281,18 @@ mod tests {
                 },
                 "pod demo/llm-0 serves x_total as a counter: a gauge is needed, because its value is used as it is; for \
                  the rate of a counter, use source.prometheus",
+            ),
+            (
+                Fault::TooMuchKept { pod: "demo/llm-0".into(), full: Full::Namespace { limit: 16 << 20 } },
+                "the counters of pod demo/llm-0 are not kept, so they have no rate: those of its namespace take as much \
+                 memory as they may (16 MiB); let fewer AIScalers of this namespace read counters or histograms of pods, or \
+                 read them by source.prometheus",
+            ),
+            (
+                Fault::TooMuchKept { pod: "demo/llm-0".into(), full: Full::All { limit: 64 << 20 } },
+                "the counters of pod demo/llm-0 are not kept, so they have no rate: those of all namespaces take most of the \
+                 memory that they may (64 MiB), and what is left is for namespaces that have less; let fewer AIScalers read \
+                 counters or histograms of pods, or read them by source.prometheus",
             ),
         ] {
             assert_eq!(fault.to_string(), message);

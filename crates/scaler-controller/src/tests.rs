@@ -183,6 +183,7 @@ fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
             allowed_prometheus_urls: allowed.iter().map(url).collect(),
             ..Args::parse_from([NAME]).scaler
         }),
+        clock: Clock::default(),
         writer: Writer::new(client.clone(), NAME, "test/applied", &scalers),
         scales: Scales::new(client.clone(), NAME),
         recorder: Recorder::new(client, NAME, "test".into(), metrics),
@@ -270,6 +271,41 @@ async fn a_token_that_was_rotated_is_read_and_used_within_the_same_poll() {
     collect::read(&ctx, &scaler, later(2)).await;
     assert!(is_twelve(&ctx, &scaler));
     assert_eq!((server.requests(), api.verbs().len()), (4, 3));
+}
+
+#[tokio::test]
+async fn a_value_is_not_stale_while_the_clock_of_the_api_server_is_wrong() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    let scaler = stored_scaler(&api, &ctx, of_deployment(query(server.address)));
+    secret(&api, "demo", "token", OLD);
+    // As the controller counts, whose clock follows that of the API server.
+    collect::read(&ctx, &scaler, later(8 * 86_400)).await;
+    assert!(is_twelve(&ctx, &scaler), "{:?}", sampled(&ctx, &scaler));
+}
+
+#[tokio::test]
+async fn what_was_scraped_for_a_metric_that_is_no_longer_asked_is_dropped() {
+    let api = ScriptedApi::start().await;
+    let ctx = context(&api, &[]);
+    let of_pods = json!({"pods": {"port": 8_000, "metric": "waiting"}});
+    let more = json!([{"metricType": "tokens_per_minute", "targetValue": 50}]);
+    let of_two = json!({"deploymentName": "chat", "source": of_pods, "additionalMetrics": more});
+    let of_one = json!({"deploymentName": "chat", "source": of_pods});
+    let of_server = of_deployment(json!({"query": "sum(a)"}));
+    let invalid = of_deployment(json!({"query": "sum("}));
+    let kept = async |spec: &Value| {
+        // One object, whose spec is edited.
+        let mut scaler = AIScaler::clone(&stored_scaler(&api, &ctx, spec.clone()));
+        ctx.scalers.remove(&scaler.metadata);
+        scaler.metadata.uid = Some("one".into());
+        ctx.scalers.upsert(scaler.clone());
+        collect::read(&ctx, &Arc::new(scaler), now()).await;
+        ctx.rates.len()
+    };
+    for (spec, known) in [(&of_two, 2), (&of_one, 1), (&of_server, 0), (&of_two, 2), (&invalid, 0)] {
+        assert_eq!(kept(spec).await, known, "{spec}");
+    }
 }
 
 #[tokio::test]

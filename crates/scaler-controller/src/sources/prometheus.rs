@@ -130,20 +130,29 @@ impl Tenant {
     }
 }
 
-/// Asks a server once. `now`: the time of the call.
+/// The time of a call, by two clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// The time that the sample is judged by later.
+    pub now: Timestamp,
+    /// The clock of this machine, which may be wrong. `now` may be wrong as well: it may come from the API server.
+    pub wall: Timestamp,
+}
+
+/// Asks a server once.
 pub async fn poll_once(
     connections: &Connections,
     server: &Server,
     query: &Query,
     limits: Limits,
-    now: Timestamp,
+    asked: Moment,
 ) -> Result<Sample, Fault> {
     let url = server.url.to_string();
     let evaluated = match timeout(limits.deadline, evaluate(connections, server, query, limits)).await {
         Ok(answer) => answer?,
         Err(_) => return Err(Fault::Slow { server: url, limit: limits.deadline }),
     };
-    evaluated.sample(&url, limits.staleness, now)
+    evaluated.sample(&url, limits.staleness, asked)
 }
 
 async fn evaluate(

@@ -5,7 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use scaler_controller::sources::{
     Fault, Sample,
-    prometheus::{Authorities, Connections, Limits, Server as Asked, ServerUrl, Tenant, Token, poll_once},
+    prometheus::{
+        Authorities, Connections, Limits, Moment, Server as Asked, ServerUrl, Tenant, Token, poll_once,
+    },
     promql::{Query, Scope, Target},
 };
 
@@ -13,8 +15,9 @@ use crate::server::{SOON, Script, Server, closed_port, in_time};
 
 const VALUE: &str = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1700000000,"12"]}]}}"#;
 
-pub(crate) fn now() -> Timestamp {
-    Timestamp::from_second(1_700_000_001).unwrap()
+pub(crate) fn moment() -> Moment {
+    let now = Timestamp::from_second(1_700_000_001).unwrap();
+    Moment { now, wall: now }
 }
 
 pub(crate) fn query() -> Query {
@@ -32,7 +35,7 @@ fn limits() -> Limits {
 
 async fn polled(server: &Asked, limits: Limits) -> Result<Sample, Fault> {
     let connections = Connections::new(&Authorities::System).unwrap();
-    poll_once(&connections, server, &query(), limits, now()).await
+    poll_once(&connections, server, &query(), limits, moment()).await
 }
 
 /// What a server that follows this script gives, and its URL.
@@ -80,14 +83,14 @@ async fn one_connection_serves_several_queries() {
     let server = Server::start(Script::Stalled(keeping.into_bytes())).await;
     let connections = Connections::new(&Authorities::System).unwrap();
     let asked = asked(&format!("http://{}", server.address));
-    poll_once(&connections, &asked, &query(), limits(), now()).await.unwrap();
+    poll_once(&connections, &asked, &query(), limits(), moment()).await.unwrap();
     // The script answers one request of a connection, so a second one on it is not answered.
     let brief = Limits { deadline: SOON, ..limits() };
-    let second = poll_once(&connections, &asked, &query(), brief, now()).await;
+    let second = poll_once(&connections, &asked, &query(), brief, moment()).await;
     assert!(matches!(second, Err(Fault::Slow { .. })), "{second:?}");
     assert_eq!(server.requests().len(), 1, "no second connection");
     // A connection that was given up is not used again.
-    assert!(poll_once(&connections, &asked, &query(), limits(), now()).await.is_ok());
+    assert!(poll_once(&connections, &asked, &query(), limits(), moment()).await.is_ok());
 }
 
 #[tokio::test]

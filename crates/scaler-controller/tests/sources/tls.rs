@@ -19,7 +19,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    prometheus::{asked, now, query},
+    prometheus::{asked, moment, query},
     server::{Script, play},
 };
 
@@ -70,7 +70,7 @@ async fn serve(authority: &CertifiedIssuer<'static, KeyPair>, host: &str) -> Tls
 
 async fn polled(authorities: &Authorities, url: &str) -> Result<Sample, Fault> {
     let connections = Connections::new(authorities).unwrap();
-    poll_once(&connections, &asked(url), &query(), Limits::default(), now()).await
+    poll_once(&connections, &asked(url), &query(), Limits::default(), moment()).await
 }
 
 fn of_secret(authority: &CertifiedIssuer<'static, KeyPair>) -> Authorities {

@@ -1,5 +1,8 @@
 //! How much memory the scrapes that rates need may take: all together, and those of one namespace, so that the objects of
 //! one tenant leave room for those of the others. It counts bytes, and knows no scrape.
+//!
+//! A namespace gets more only while it has less than is free. So one namespace takes half of all at most, two take a third
+//! each, and there is always room for another one.
 
 use std::{
     collections::HashMap,
@@ -31,6 +34,15 @@ struct Used {
 pub struct Share {
     kept: Kept,
     namespace: Arc<str>,
+}
+
+/// The limit that leaves no room for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// That of one namespace.
+    Namespace { limit: usize },
+    /// That of all together: what is free is for other namespaces.
+    All { limit: usize },
 }
 
 /// Bytes that count until this is dropped.
@@ -65,24 +77,20 @@ impl Share {
         Kept::new(Limits { all: usize::MAX, of_one_namespace: usize::MAX }).share("")
     }
 
-    /// Of a namespace.
-    pub(super) fn limit(&self) -> usize {
-        self.kept.limits.of_one_namespace
-    }
-
-    /// `None`: there is no room for so many bytes.
-    pub(super) fn reserve(&self, bytes: usize) -> Option<Reserved> {
-        let limits = self.kept.limits;
+    pub(super) fn reserve(&self, bytes: usize) -> Result<Reserved, Full> {
+        let Limits { all, of_one_namespace } = self.kept.limits;
         let mut used = self.kept.used();
-        let own = used.namespaces.get(&self.namespace).copied().unwrap_or(0);
-        let (all, own) = (used.all.checked_add(bytes)?, own.checked_add(bytes)?);
-        if all > limits.all || own > limits.of_one_namespace {
-            return None;
+        let own = used.namespaces.get(&self.namespace).copied().unwrap_or(0).saturating_add(bytes);
+        if own > of_one_namespace {
+            return Err(Full::Namespace { limit: of_one_namespace });
         }
-        used.all = all;
+        if own > all.saturating_sub(used.all) {
+            return Err(Full::All { limit: all });
+        }
+        used.all = used.all.saturating_add(bytes);
         used.namespaces.insert(Arc::clone(&self.namespace), own);
         drop(used);
-        Some(Reserved { share: self.clone(), bytes })
+        Ok(Reserved { share: self.clone(), bytes })
     }
 }
 
@@ -106,16 +114,36 @@ mod tests {
 
     #[test]
     fn a_namespace_that_has_its_share_gets_no_more_and_others_do() {
-        let kept = Kept::new(Limits { all: 100, of_one_namespace: 60 });
+        let kept = Kept::new(Limits { all: 100, of_one_namespace: 30 });
         let (one, other) = (kept.share("one"), kept.share("other"));
-        let first = one.reserve(60);
-        assert!(first.is_some() && one.reserve(1).is_none());
-        let second = other.reserve(40);
-        assert!(second.is_some() && other.reserve(1).is_none(), "all together");
+        let first = one.reserve(30);
+        assert_eq!(one.reserve(1).map(|_| ()), Err(Full::Namespace { limit: 30 }));
+        let second = other.reserve(30);
+        assert!(first.is_ok() && second.is_ok());
         drop(first);
-        assert!(other.reserve(20).is_some());
+        assert!(one.reserve(20).is_ok());
         drop(second);
         assert_eq!(kept.bytes(), 0);
         assert!(kept.used().namespaces.is_empty(), "nothing is kept of a namespace at rest");
+    }
+
+    #[test]
+    fn however_many_namespaces_take_what_they_can_there_is_room_for_another_one() {
+        let kept = Kept::new(Limits { all: 1_000, of_one_namespace: 300 });
+        let mut reserved = Vec::new();
+        for number in 0..6 {
+            let share = kept.share(&number.to_string());
+            let full = loop {
+                match share.reserve(1) {
+                    Ok(more) => reserved.push(more),
+                    Err(full) => break full,
+                }
+            };
+            let is_first = number < 2;
+            assert_eq!(full == Full::Namespace { limit: 300 }, is_first, "{number}: {full:?}");
+            assert_eq!(full == Full::All { limit: 1_000 }, !is_first, "{number}: {full:?}");
+        }
+        assert!(kept.bytes() < 1_000, "{}", kept.bytes());
+        assert!(kept.share("another").reserve(10).is_ok());
     }
 }

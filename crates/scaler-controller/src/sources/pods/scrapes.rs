@@ -109,9 +109,8 @@ impl Scrapes {
         let latest = known.as_ref().and_then(|known| next(&known.points, &reading, now, self.window));
         let (Some(Pod { points, .. }), Some(latest)) = (known, latest) else {
             self.pods.remove(uid);
-            let Some(room) = self.share.reserve(most_bytes(uid, &reading)) else {
-                return Err(Fault::TooMuchKept { pod: pod.to_owned(), limit: self.share.limit() });
-            };
+            let room = self.share.reserve(most_bytes(uid, &reading));
+            let room = room.map_err(|full| Fault::TooMuchKept { pod: pod.to_owned(), full })?;
             let points = VecDeque::from([first_point(reading, now)]);
             self.pods.insert(uid.to_owned(), Pod { points, _room: room });
             return Err(first());

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::Repeated;
+use super::{Moment, Repeated};
 use crate::sources::{Fault, ResultKind, Sample};
 
 /// Warnings of one answer that are repeated.
@@ -24,14 +24,16 @@ pub struct Evaluated {
 }
 
 impl Evaluated {
-    /// The sample of an answer that was asked for at `now`.
+    /// The sample of an answer that was asked for at this moment. It is too old only if both clocks say so: either may be
+    /// wrong, and a wrong clock of the API server must not take every value from every object.
     ///
     /// Servers stamp an instant query with the time of its evaluation, not with that of the newest scrape: they repeat a
     /// series for five minutes after its target has gone. `limit` therefore finds caches and wrong clocks alone; the age
     /// of the data itself is asked for with `time() - timestamp(x)`. It should exceed the difference of the clocks.
-    pub fn sample(self, server: &str, limit: Duration, now: Timestamp) -> Result<Sample, Fault> {
+    pub fn sample(self, server: &str, limit: Duration, asked: Moment) -> Result<Sample, Fault> {
         let Self { value, at, warnings } = self;
-        let age = now.duration_since(at);
+        let Moment { now, wall } = asked;
+        let age = now.duration_since(at).min(wall.duration_since(at)).max(SignedDuration::ZERO);
         if age > SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX) {
             return Err(Fault::Stale { server: server.to_owned(), age: age.unsigned_abs(), limit });
         }
@@ -42,7 +44,8 @@ impl Evaluated {
             return Err(Fault::Infinite { origin: server.to_owned(), is_negative: value < 0.0 });
         }
         let caution = (!warnings.is_empty()).then(|| warnings.join("; "));
-        Ok(Sample { value, at: at.min(now), caution })
+        let at = now.saturating_sub(age).unwrap_or(Timestamp::MIN);
+        Ok(Sample { value, at, caution })
     }
 }
 
@@ -170,8 +173,12 @@ mod tests {
         Timestamp::from_second(1_700_000_000).unwrap()
     }
 
+    fn moment() -> Moment {
+        Moment { now: now(), wall: now() }
+    }
+
     fn sampled(body: &str) -> Result<Sample, Fault> {
-        of(body)?.sample(SERVER, Duration::from_secs(120), now())
+        of(body)?.sample(SERVER, Duration::from_secs(120), moment())
     }
 
     #[test]
@@ -251,7 +258,7 @@ mod tests {
         let warned = vector(r#"[{"metric":{},"value":[1700000000,"1"]}]"#);
         let warned = warned.replacen('{', &format!(r#"{{"warnings":["{}"],"#, said(&word)), 1);
         let sample = evaluated(SERVER, "", warned.as_bytes(), repeated).unwrap();
-        is_clean(&sample.sample(SERVER, Duration::from_secs(120), now()).unwrap().caution.unwrap());
+        is_clean(&sample.sample(SERVER, Duration::from_secs(120), moment()).unwrap().caution.unwrap());
     }
 
     #[test]
@@ -301,6 +308,29 @@ mod tests {
         assert_eq!(sampled(&ahead).unwrap().at, now());
         let behind = vector(r#"[{"metric":{},"value":[1699999940,"1"]}]"#);
         assert!(sampled(&behind).is_ok(), "a minute behind is not stale");
+    }
+
+    #[test]
+    fn a_wrong_clock_of_the_api_server_or_of_this_machine_makes_no_value_stale() {
+        let a_day = SignedDuration::from_hours(24);
+        let limit = Duration::from_secs(120);
+        let of = |asked| {
+            let evaluated = of(&vector(r#"[{"metric":{},"value":[1699999990,"1"]}]"#)).unwrap();
+            evaluated.sample(SERVER, limit, asked).map(|sample| sample.at)
+        };
+        let ten = SignedDuration::from_secs(10);
+        let ahead = now() + a_day;
+        assert_eq!(
+            of(Moment { now: ahead, wall: now() }),
+            Ok(ahead - ten),
+            "its age is that by the other clock"
+        );
+        assert_eq!(of(Moment { now: now(), wall: ahead }), Ok(now() - ten));
+        let age = Duration::from_secs(86_410);
+        assert_eq!(
+            of(Moment { now: ahead, wall: ahead }),
+            Err(Fault::Stale { server: SERVER.into(), age, limit })
+        );
     }
 
     #[test]
