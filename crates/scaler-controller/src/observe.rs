@@ -7,7 +7,7 @@ use crate::{
     contender::{Contender, oldest_before},
     history::{Past, stored},
     other_kinds::ScaleRead,
-    owners::{Belongs, Wanted, Workload, belongs},
+    owners::{Belongs, Owner, TargetIdentity, belongs},
     plan::record,
     pod::PodView,
     samples::{Answer, Attempt, Attempted, CarriedOut, Question, Unwritten},
@@ -182,8 +182,8 @@ fn read_before(ctx: &Context, namespace: &str, reference: &Reference, read: Opti
             let key = Key::new(namespace, &reference.name);
             let selector = Selector::parse(&scaled.selector);
             let ApiResource { group, kind, .. } = resource;
-            let wanted = Wanted { watched: None, group, kind, uid: &scaled.uid };
-            let (pods, foreign) = selector.map(|selector| pods(ctx, &key, &selector, wanted)).unzip();
+            let identity = TargetIdentity { watched: None, group, kind, uid: &scaled.uid };
+            let (pods, foreign) = selector.map(|selector| pods(ctx, &key, &selector, identity)).unzip();
             Target::Found(Box::new(Found {
                 pods,
                 foreign: foreign.flatten(),
@@ -270,8 +270,9 @@ where
     };
     let resource = kind.resource();
     let uid = object.metadata.uid.as_deref().unwrap_or_default();
-    let wanted = Wanted { watched: Some(kind), group: &resource.group, kind: &resource.kind, uid };
-    let (pods, foreign) = object.selector.as_ref().map(|selector| pods(ctx, &key, selector, wanted)).unzip();
+    let identity = TargetIdentity { watched: Some(kind), group: &resource.group, kind: &resource.kind, uid };
+    let selector = object.selector.as_ref();
+    let (pods, foreign) = selector.map(|selector| pods(ctx, &key, selector, identity)).unzip();
     Target::Found(Box::new(Found {
         reference,
         key,
@@ -291,13 +292,13 @@ fn pods(
     ctx: &Context,
     key: &Key,
     selector: &Selector,
-    wanted: Wanted<'_>,
+    identity: TargetIdentity<'_>,
 ) -> (Vec<Arc<PodView>>, Option<String>) {
-    let workloads = |kind: WatchedKind, name: &str| {
+    let owners = |kind: WatchedKind, name: &str| {
         let key = Key { namespace: Arc::clone(&key.namespace), name: name.into() };
         match kind {
-            WatchedKind::Deployment => workload(&ctx.deployments, &key),
-            WatchedKind::StatefulSet => workload(&ctx.stateful_sets, &key),
+            WatchedKind::Deployment => owner(&ctx.deployments, &key),
+            WatchedKind::StatefulSet => owner(&ctx.stateful_sets, &key),
             // They own Deployments and pods, and no pod leads to them through a name.
             WatchedKind::AIInference | WatchedKind::AIDispatcher => None,
         }
@@ -307,7 +308,7 @@ fn pods(
     let mut of_others: Option<String> = None;
     let mut pods = ctx.pods_by_label.matching(&ctx.pods, &key.namespace, selector);
     pods.retain(|pod| {
-        let of_owner = || belongs(pod, wanted, &workloads);
+        let of_owner = || belongs(pod, identity, &owners);
         let verdict = match &pod.owner {
             Some(owner) => judged.entry(owner.uid.clone()).or_insert_with(of_owner).clone(),
             None => of_owner(),
@@ -325,12 +326,16 @@ fn pods(
     (pods, of_others)
 }
 
-fn workload<K>(cache: &Cache<Scalable<K>>, key: &Key) -> Option<Workload>
+fn owner<K>(cache: &Cache<Scalable<K>>, key: &Key) -> Option<Owner>
 where
     K: Resource<DynamicType = ()>,
 {
     let object = cache.get(key)?;
-    Some(Workload { uid: object.metadata.uid.clone().unwrap_or_default(), controller: object.controller() })
+    Some(Owner {
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        controller: object.controller(),
+        owner_uids: object.owner_uids.clone(),
+    })
 }
 
 /// The pods of the target, for a source that asks them.

@@ -9,7 +9,9 @@
 //!
 //! No ReplicaSet is read. One of a Deployment has the name of the Deployment, a hyphen and the label `pod-template-hash` of
 //! its pods, in which there is no hyphen. So the name of the Deployment follows from the pod; whether there is such a
-//! Deployment, and what owns it, is seen. A chain that cannot be followed to its end is no proof: its pods count.
+//! Deployment, and what owns it, is seen. A chain that cannot be followed to its end is no proof: its pods count. An owner
+//! that does not control a workload counts as well: operators write such references. Some write none, so the end of a chain
+//! proves nothing about a target of another kind.
 
 use crate::{
     pod::PodView,
@@ -28,7 +30,7 @@ pub(crate) enum Belongs {
 
 /// What the chain may lead to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct TargetIdentity<'a> {
     /// `None`: of a kind whose children may be of any kind.
     pub(crate) watched: Option<WatchedKind>,
     pub(crate) group: &'a str,
@@ -36,71 +38,74 @@ pub(crate) struct Wanted<'a> {
     pub(crate) uid: &'a str,
 }
 
-/// A workload in the namespace of the pod.
+/// A Deployment or a StatefulSet in the namespace of the pod.
 #[derive(Clone, Debug)]
-pub(crate) struct Workload {
+pub(crate) struct Owner {
     pub(crate) uid: String,
     pub(crate) controller: Option<Controller>,
+    /// See `Scalable::owner_uids`.
+    pub(crate) owner_uids: Box<[Box<str>]>,
 }
 
 /// Which labels the Deployment controller gives the pods of its ReplicaSets.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// `workloads`: those of the pod's namespace, by kind and name.
+/// `owners`: those of the pod's namespace, by kind and name.
 pub(crate) fn belongs(
     pod: &PodView,
-    wanted: Wanted<'_>,
-    workloads: &impl Fn(WatchedKind, &str) -> Option<Workload>,
+    target: TargetIdentity<'_>,
+    owners: &impl Fn(WatchedKind, &str) -> Option<Owner>,
 ) -> Belongs {
     let Some(owner) = &pod.owner else {
         // The controller of a watched kind makes its pods itself, and adopts those that match.
-        return match wanted.watched {
+        return match target.watched {
             Some(_) => Belongs::Elsewhere(None),
             None => Belongs::Unknown,
         };
     };
-    if *owner.uid == *wanted.uid {
+    if *owner.uid == *target.uid {
         return Belongs::ToTarget;
     }
     let named = || Belongs::Elsewhere(Some(format!("{} {}", owner.kind, owner.name)));
     match (&*owner.group, &*owner.kind) {
         ("apps", "ReplicaSet") => {
             let Some(deployment) = deployment_of(pod, &owner.name) else { return Belongs::Unknown };
-            match workloads(WatchedKind::Deployment, deployment) {
-                Some(workload) => through(&workload, wanted, || format!("Deployment {deployment}")),
+            match owners(WatchedKind::Deployment, deployment) {
+                Some(known) => through(&known, target, || format!("Deployment {deployment}")),
                 None => Belongs::Unknown,
             }
         }
-        ("apps", "StatefulSet") => match (workloads(WatchedKind::StatefulSet, &owner.name), wanted.watched) {
-            (Some(workload), _) if *workload.uid == *owner.uid => {
-                through(&workload, wanted, || format!("StatefulSet {}", owner.name))
+        ("apps", "StatefulSet") => match (owners(WatchedKind::StatefulSet, &owner.name), target.watched) {
+            (Some(known), _) if *known.uid == *owner.uid => {
+                through(&known, target, || format!("StatefulSet {}", owner.name))
             }
             (_, Some(_)) => named(),
             (_, None) => Belongs::Unknown,
         },
-        _ if wanted.watched.is_some() || is_of_kind(&owner.group, &owner.kind, wanted) => named(),
+        _ if target.watched.is_some() || is_of_kind(&owner.group, &owner.kind, target) => named(),
         _ => Belongs::Unknown,
     }
 }
 
-/// Of a pod whose workload is known.
-fn through(workload: &Workload, wanted: Wanted<'_>, name: impl Fn() -> String) -> Belongs {
-    if workload.uid == wanted.uid {
+/// Of a pod whose owner is known.
+fn through(owner: &Owner, target: TargetIdentity<'_>, name: impl Fn() -> String) -> Belongs {
+    if owner.uid == target.uid || owner.owner_uids.iter().any(|uid| **uid == *target.uid) {
         return Belongs::ToTarget;
     }
-    match &workload.controller {
-        Some(controller) if controller.uid == wanted.uid => Belongs::ToTarget,
-        Some(controller) if is_of_kind(&controller.group, &controller.kind, wanted) => {
+    match &owner.controller {
+        // It may follow more owners than are kept.
+        Some(controller) if controller.uid == target.uid => Belongs::ToTarget,
+        Some(controller) if is_of_kind(&controller.group, &controller.kind, target) => {
             Belongs::Elsewhere(Some(format!("{} {}", controller.kind, controller.name)))
         }
         // What is not seen may lie between it and the target.
-        Some(_) if wanted.watched.is_none() => Belongs::Unknown,
+        Some(_) | None if target.watched.is_none() => Belongs::Unknown,
         Some(_) | None => Belongs::Elsewhere(Some(name())),
     }
 }
 
-fn is_of_kind(group: &str, kind: &str, wanted: Wanted<'_>) -> bool {
-    group == wanted.group && kind == wanted.kind
+fn is_of_kind(group: &str, kind: &str, target: TargetIdentity<'_>) -> bool {
+    group == target.group && kind == target.kind
 }
 
 /// The Deployment that has made a ReplicaSet of this name.
@@ -132,31 +137,41 @@ mod tests {
         Controller { group: group.into(), kind: kind.into(), name: format!("of-{uid}"), uid: uid.into() }
     }
 
-    /// Deployments `own` and `neighbour`, `of-model` of an AIInference, `of-pool` of another kind; StatefulSet `set`.
-    fn workloads(kind: WatchedKind, name: &str) -> Option<Workload> {
-        let workload = |uid: &str, controller| Some(Workload { uid: uid.into(), controller });
+    /// Deployments `own` and `neighbour`, `of-model` of an AIInference, `of-pool` of another kind, and `beside-pool`, which
+    /// that object owns and does not control; StatefulSet `set`.
+    fn owners(kind: WatchedKind, name: &str) -> Option<Owner> {
+        let owner = |controller: Option<Controller>| {
+            let owner_uids = controller.iter().map(|owner| owner.uid.as_str().into()).collect();
+            Some(Owner { uid: name.into(), controller, owner_uids })
+        };
         match (kind, name) {
-            (WatchedKind::Deployment, "own" | "neighbour") => workload(name, None),
+            (WatchedKind::Deployment, "own" | "neighbour") | (WatchedKind::StatefulSet, "set") => owner(None),
             (WatchedKind::Deployment, "of-model") => {
-                workload(name, Some(controller("ai.infra.example.com", "AIInference", "model")))
+                owner(Some(controller("ai.infra.example.com", "AIInference", "model")))
             }
-            (WatchedKind::Deployment, "of-pool") => {
-                workload(name, Some(controller("example.com", "Pool", "pool")))
+            (WatchedKind::Deployment, "of-pool") => owner(Some(controller("example.com", "Pool", "pool"))),
+            (WatchedKind::Deployment, "beside-pool") => {
+                let owner_uids = ["another".into(), "pool".into()].into();
+                Some(Owner { uid: name.into(), controller: None, owner_uids })
             }
-            (WatchedKind::StatefulSet, "set") => workload("set", None),
             _ => None,
         }
     }
 
-    const DEPLOYMENT: Wanted<'_> =
-        Wanted { watched: Some(WatchedKind::Deployment), group: "apps", kind: "Deployment", uid: "own" };
-    const MODEL: Wanted<'_> = Wanted {
+    const DEPLOYMENT: TargetIdentity<'_> = TargetIdentity {
+        watched: Some(WatchedKind::Deployment),
+        group: "apps",
+        kind: "Deployment",
+        uid: "own",
+    };
+    const MODEL: TargetIdentity<'_> = TargetIdentity {
         watched: Some(WatchedKind::AIInference),
         group: "ai.infra.example.com",
         kind: "AIInference",
         uid: "model",
     };
-    const POOL: Wanted<'_> = Wanted { watched: None, group: "example.com", kind: "Pool", uid: "pool" };
+    const POOL: TargetIdentity<'_> =
+        TargetIdentity { watched: None, group: "example.com", kind: "Pool", uid: "pool" };
 
     fn elsewhere(name: &str) -> Belongs {
         Belongs::Elsewhere(Some(name.to_owned()))
@@ -164,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_pod_of_a_deployment_is_found_by_the_hash_of_its_template() {
-        let of = |pod: &PodView| belongs(pod, DEPLOYMENT, &workloads);
+        let of = |pod: &PodView| belongs(pod, DEPLOYMENT, &owners);
         assert_eq!(of(&of_replica_set("own-5d4f", "5d4f")), Belongs::ToTarget);
         assert_eq!(of(&of_replica_set("neighbour-5d4f", "5d4f")), elsewhere("Deployment neighbour"));
         assert_eq!(of(&of_replica_set("of-model-5d4f", "5d4f")), elsewhere("Deployment of-model"));
@@ -183,40 +198,43 @@ mod tests {
             ("apiVersion: apps/v1, kind: StatefulSet, name: gone, uid: gone", "StatefulSet gone"),
             ("apiVersion: example.com/v1, kind: Deployment, name: own, uid: x", "Deployment own"),
         ] {
-            assert_eq!(belongs(&pod("", owner), DEPLOYMENT, &workloads), elsewhere(words));
+            assert_eq!(belongs(&pod("", owner), DEPLOYMENT, &owners), elsewhere(words));
         }
-        assert_eq!(belongs(&pod("", ""), DEPLOYMENT, &workloads), Belongs::Elsewhere(None));
+        assert_eq!(belongs(&pod("", ""), DEPLOYMENT, &owners), Belongs::Elsewhere(None));
     }
 
     #[test]
     fn pods_of_a_statefulset_and_of_this_projects_kinds_are_theirs() {
-        let set =
-            Wanted { watched: Some(WatchedKind::StatefulSet), kind: "StatefulSet", uid: "set", ..DEPLOYMENT };
+        let set = TargetIdentity {
+            watched: Some(WatchedKind::StatefulSet),
+            kind: "StatefulSet",
+            uid: "set",
+            ..DEPLOYMENT
+        };
         let of_set = pod("", "apiVersion: apps/v1, kind: StatefulSet, name: set, uid: set");
-        assert_eq!(belongs(&of_set, set, &workloads), Belongs::ToTarget);
+        assert_eq!(belongs(&of_set, set, &owners), Belongs::ToTarget);
         let before = pod("", "apiVersion: apps/v1, kind: StatefulSet, name: set, uid: before");
-        assert_eq!(belongs(&before, set, &workloads), elsewhere("StatefulSet set"));
-        assert_eq!(belongs(&of_replica_set("own-5d", "5d"), set, &workloads), elsewhere("Deployment own"));
-        assert_eq!(belongs(&of_replica_set("of-model-5d", "5d"), MODEL, &workloads), Belongs::ToTarget);
-        assert_eq!(belongs(&of_replica_set("own-5d", "5d"), MODEL, &workloads), elsewhere("Deployment own"));
-        let other = Wanted { uid: "another", ..MODEL };
-        let of_other = belongs(&of_replica_set("of-model-5d", "5d"), other, &workloads);
+        assert_eq!(belongs(&before, set, &owners), elsewhere("StatefulSet set"));
+        assert_eq!(belongs(&of_replica_set("own-5d", "5d"), set, &owners), elsewhere("Deployment own"));
+        assert_eq!(belongs(&of_replica_set("of-model-5d", "5d"), MODEL, &owners), Belongs::ToTarget);
+        assert_eq!(belongs(&of_replica_set("own-5d", "5d"), MODEL, &owners), elsewhere("Deployment own"));
+        let other = TargetIdentity { uid: "another", ..MODEL };
+        let of_other = belongs(&of_replica_set("of-model-5d", "5d"), other, &owners);
         assert_eq!(of_other, elsewhere("AIInference of-model"));
         let worker = pod("", "apiVersion: southwest.ai/v1alpha1, kind: AIDispatcher, name: a, uid: a");
-        let dispatcher = Wanted {
+        let dispatcher = TargetIdentity {
             watched: Some(WatchedKind::AIDispatcher),
             group: "southwest.ai",
             kind: "AIDispatcher",
             uid: "a",
         };
-        assert_eq!(belongs(&worker, dispatcher, &workloads), Belongs::ToTarget);
+        assert_eq!(belongs(&worker, dispatcher, &owners), Belongs::ToTarget);
     }
 
     #[test]
     fn of_another_kind_only_what_is_known_to_lead_elsewhere_does_not_count() {
-        let of = |pod: &PodView| belongs(pod, POOL, &workloads);
+        let of = |pod: &PodView| belongs(pod, POOL, &owners);
         assert_eq!(of(&of_replica_set("of-pool-5d", "5d")), Belongs::ToTarget);
-        assert_eq!(of(&of_replica_set("own-5d", "5d")), elsewhere("Deployment own"));
         assert_eq!(of(&of_replica_set("of-model-5d", "5d")), Belongs::Unknown);
         assert_eq!(
             of(&pod("", "apiVersion: example.com/v1, kind: Pool, name: p, uid: pool")),
@@ -234,10 +252,17 @@ mod tests {
         ] {
             assert_eq!(of(&pod("", unknown)), Belongs::Unknown, "{unknown}");
         }
-        let other = Wanted { uid: "another", ..POOL };
-        assert_eq!(
-            belongs(&of_replica_set("of-pool-5d", "5d"), other, &workloads),
-            elsewhere("Pool of-pool")
-        );
+        let other = TargetIdentity { uid: "another", ..POOL };
+        assert_eq!(belongs(&of_replica_set("of-pool-5d", "5d"), other, &owners), elsewhere("Pool of-pool"));
+    }
+
+    #[test]
+    fn of_another_kind_an_owner_that_does_not_control_counts_and_a_chain_without_one_proves_nothing() {
+        let of = |pod: &PodView| belongs(pod, POOL, &owners);
+        assert_eq!(of(&of_replica_set("beside-pool-5d", "5d")), Belongs::ToTarget);
+        // An operator may write no references at all.
+        assert_eq!(of(&of_replica_set("own-5d", "5d")), Belongs::Unknown);
+        let of_set = pod("", "apiVersion: apps/v1, kind: StatefulSet, name: set, uid: set");
+        assert_eq!(of(&of_set), Belongs::Unknown);
     }
 }

@@ -30,8 +30,13 @@ pub(crate) struct Scalable<K> {
     pub(crate) scales_itself: bool,
     /// Of an AIInference: how long its last new pod took to serve.
     pub(crate) cold_start: Option<Duration>,
+    /// Of the first 16 owners, whether they control it or not.
+    pub(crate) owner_uids: Box<[Box<str>]>,
     kind: PhantomData<fn() -> K>,
 }
+
+/// The API server sets no limit. An object has one or two.
+const MOST_OWNERS: usize = 16;
 
 /// A kind whose objects this controller watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,6 +170,7 @@ impl<K> Clone for Scalable<K> {
             selector: self.selector.clone(),
             scales_itself: self.scales_itself,
             cold_start: self.cold_start,
+            owner_uids: self.owner_uids.clone(),
             kind: PhantomData,
         }
     }
@@ -172,13 +178,23 @@ impl<K> Clone for Scalable<K> {
 
 impl<K> PartialEq for Scalable<K> {
     fn eq(&self, other: &Self) -> bool {
-        let Self { metadata, replicas, status_replicas, selector, scales_itself, cold_start, kind: _ } = self;
+        let Self {
+            metadata,
+            replicas,
+            status_replicas,
+            selector,
+            scales_itself,
+            cold_start,
+            owner_uids,
+            kind: _,
+        } = self;
         *metadata == other.metadata
             && *replicas == other.replicas
             && *status_replicas == other.status_replicas
             && *selector == other.selector
             && *scales_itself == other.scales_itself
             && *cold_start == other.cold_start
+            && *owner_uids == other.owner_uids
     }
 }
 
@@ -242,7 +258,8 @@ struct StatusParts {
 
 impl<K> From<Parts> for Scalable<K> {
     fn from(Parts { metadata, spec, status }: Parts) -> Self {
-        let owners = metadata.owner_references.into_iter().flatten();
+        let owners = metadata.owner_references.unwrap_or_default();
+        let owner_uids = owners.iter().take(MOST_OWNERS).map(|owner| owner.uid.as_str().into()).collect();
         let controller = owners.into_iter().find(|owner| owner.controller == Some(true));
         let of_status = status.selector.as_deref().and_then(Selector::parse);
         Self {
@@ -266,6 +283,7 @@ impl<K> From<Parts> for Scalable<K> {
                 .last_cold_start
                 .and_then(|measured| u32::try_from(measured.seconds).ok())
                 .map(|seconds| Duration::from_secs(seconds.into())),
+            owner_uids,
             kind: PhantomData,
         }
     }
@@ -338,6 +356,23 @@ mod tests {
         assert_eq!(owned(ours).scalable_owner(), None);
         let other = owned("apiVersion: example.com/v1, kind: AIInference, controller: true");
         assert_eq!(other.scalable_owner(), None);
+    }
+
+    #[test]
+    fn the_uids_of_all_owners_are_kept_up_to_a_number() {
+        let owner = |number: usize| {
+            let controls = number == 1;
+            format!("{{apiVersion: v1, kind: A, name: a, uid: u-{number}, controller: {controls}}}")
+        };
+        let owned = |owners: usize| -> Scalable<Deployment> {
+            let owners: Vec<String> = (0..owners).map(owner).collect();
+            scalable(&format!("{{metadata: {{name: a, ownerReferences: [{}]}}}}", owners.join(", ")))
+        };
+        let two = owned(2);
+        assert_eq!(*two.owner_uids, ["u-0".into(), "u-1".into()]);
+        assert_eq!(two.controller().map(|owner| owner.uid).as_deref(), Some("u-1"));
+        assert_eq!(owned(99).owner_uids.len(), MOST_OWNERS);
+        assert!(owned(0) != owned(1), "a change of owners changes whose the pods are");
     }
 
     #[test]

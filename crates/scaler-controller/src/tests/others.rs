@@ -5,7 +5,8 @@ use std::sync::Arc;
 use api::aiscaler::AIScaler;
 use fake_api::ScriptedApi;
 use k8s_openapi::api::apps::v1::Deployment;
-use runtime::polling::Polled;
+use kube::api::ApiResource;
+use runtime::{polling::Polled, scale::Scaled};
 use serde_json::{Value, json};
 
 use super::{
@@ -15,7 +16,8 @@ use super::{
 use crate::{
     collect,
     observe::{Target, observe},
-    target::Scalable,
+    other_kinds::ScaleRead,
+    target::{Reference, Scalable},
 };
 
 fn hpa() -> Value {
@@ -107,4 +109,39 @@ async fn the_pods_of_another_deployment_do_not_count_although_the_selector_match
     assert_eq!(names, ["chat-a", "chat-b", "gone-a"]);
     assert_eq!(found.foreign.as_deref(), Some("Deployment neighbour"));
     reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_pods_of_an_operator_count_whose_deployment_no_object_controls() {
+    let api = ScriptedApi::start().await;
+    let ctx = context(&api, &[]);
+    let target = json!({"apiVersion": "example.com/v1", "kind": "Pool", "name": "chat"});
+    let scaler = stored_scaler(&api, &ctx, json!({"targetRef": target}));
+    let (reference, uid) = (Reference::of(&scaler.spec), scaler.metadata.uid.as_deref().unwrap());
+    let resource = ApiResource {
+        group: "example.com".into(),
+        version: "v1".into(),
+        api_version: "example.com/v1".into(),
+        kind: "Pool".into(),
+        plural: "pools".into(),
+    };
+    let scaled = Scaled {
+        uid: "pool".into(),
+        version: "1".into(),
+        replicas: 2,
+        status_replicas: 2,
+        selector: "app=chat".into(),
+    };
+    ctx.samples.note_read_scale(uid, &reference, ScaleRead::Found { resource, scaled }, None);
+    put_pod(&ctx, "chat-a", "chat-5d4f");
+    let owner = |uid: &str| json!({"apiVersion": "example.com/v1", "kind": "Pool", "name": "p", "uid": uid, "controller": false});
+    for owners in [json!([owner("pool")]), json!([])] {
+        let deployment = json!({
+            "metadata": {"name": "chat", "namespace": "demo", "uid": "d", "resourceVersion": "5", "ownerReferences": owners},
+            "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "chat"}}},
+        });
+        ctx.deployments.upsert(serde_json::from_value::<Scalable<Deployment>>(deployment).unwrap());
+        let Target::Found(found) = observe(&ctx, &scaler, now()).target else { panic!("it was read") };
+        assert_eq!((found.pods.map(|pods| pods.len()), found.foreign), (Some(1), None), "{owners}");
+    }
 }
