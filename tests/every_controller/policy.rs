@@ -330,6 +330,39 @@ async fn the_token_of_a_controller_changes_the_marks_alone_of_the_pods_of_its_ch
     .await;
 }
 
+/// Labels that were taken off are put back. A Job that is suspended, or whose pods are other ones, is not what was created.
+#[tokio::test]
+async fn the_token_of_a_controller_changes_the_labels_alone_of_its_jobs() {
+    let makes_jobs =
+        |controller: &&Controller| controller.children.iter().any(|(group, _)| *group == "batch");
+    for_each(CONTROLLERS.iter().filter(makes_jobs), async |controller| {
+        let cluster = cluster_of(controller).await;
+        let scene = Scene::new(&cluster).await;
+        let owner = life_of(controller).create(&scene, "owner").await;
+        grant_every_write(&scene, &format!("ai-system:{}", controller.name));
+        let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
+        writer.until_limited(&["create", "configmap", "probe"]).await;
+        let mut job = child("jobs");
+        job["metadata"] = json!({"name": "attempt", "namespace": scene.namespace(),
+            "annotations": {"note": "a"}, "ownerReferences": [owner_of(&owner, true)]});
+        job["spec"]["suspend"] = json!(true);
+        scene.apply(&job.to_string()).await.unwrap();
+        let patch =
+            |patch: &str| writer.refusal(&["patch", "job", "attempt", "--type=merge", "--patch", patch], "");
+        assert_eq!(patch(LABEL), None);
+        for change in [
+            r#"{"spec":{"suspend":false}}"#,
+            r#"{"spec":{"parallelism":3}}"#,
+            r#"{"metadata":{"annotations":{"touched":"yes"}}}"#,
+            r#"{"metadata":{"annotations":null}}"#,
+        ] {
+            let refusal = patch(change);
+            assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{change}: {refusal:?}");
+        }
+    })
+    .await;
+}
+
 /// A stolen token makes no pod that leaves its container, and no Service that takes the address of another.
 #[tokio::test]
 async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_token() {
