@@ -294,8 +294,8 @@ pub enum WhenUnavailable {
     /// It does not start before the storage answers.
     #[default]
     Wait,
-    /// It starts without a state, and CheckpointFailed has the reason StartedEmpty until it has saved its own. Saved states
-    /// stay for later workers. A worker that may have claimed a state waits, as does one whose volume cannot be mounted.
+    /// It starts without a state, and CheckpointFailed has the reason StartedEmpty until it has saved its own and no older
+    /// state waits. Older states stay for later workers: more replicas restore them, each one. A worker that may have claimed a state waits, as does one whose volume cannot be mounted.
     StartEmpty,
 }
 

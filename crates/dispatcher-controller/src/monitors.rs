@@ -88,6 +88,8 @@ pub(crate) struct WorkerLoad {
     /// Saved states that no worker has claimed. `None`: this worker has a state of its own, or its monitor made no
     /// survey.
     pub(crate) unclaimed: Option<u64>,
+    /// The same, and also of a worker that has started empty and has a state of its own since. It may be old.
+    pub(crate) waiting: Option<u64>,
 }
 
 impl WorkerLoad {
@@ -104,7 +106,7 @@ pub(crate) struct Monitors {
 }
 
 /// The values whose change causes a poll of the AIDispatcher.
-type Signature = (Option<u64>, Option<u64>, Option<u64>, bool, bool);
+type Signature = (Option<u64>, Option<u64>, Option<u64>, Option<u64>, bool, bool);
 
 impl Monitors {
     /// Follows the addresses of pods of AIDispatchers. Nothing is connected to before [`Monitors::running`] runs.
@@ -223,6 +225,7 @@ fn signature(view: &View) -> Signature {
         fresh(Metric::QueueWaiting),
         fresh(Metric::QueueRunning),
         latest(view, Metric::Tokens),
+        latest(view, Metric::UnclaimedStates),
         view.health == Health::Live,
         checkpoint_faults(view).0.is_some(),
     )
@@ -246,6 +249,7 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
         unsaved,
         damaged,
         unclaimed: fresh(view, Metric::UnclaimedStates).map(|(states, _)| states),
+        waiting: latest(view, Metric::UnclaimedStates),
     }
 }
 
@@ -297,7 +301,7 @@ fn fresh(view: &View, metric: Metric) -> Option<(u64, Duration)> {
     }
 }
 
-/// Valid also when stale: it never decreases.
+/// Valid also when stale.
 fn latest(view: &View, metric: Metric) -> Option<u64> {
     match view.value(reading(view, metric)?) {
         Value::Fresh { value, .. } | Value::Stale { value, .. } => whole(value),

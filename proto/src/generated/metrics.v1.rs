@@ -389,6 +389,7 @@ pub enum Metric {
     /// Of workers: when their state was last saved, in seconds since 1970 by the clock of the node.
     CheckpointTime = 107,
     /// Of workers that have no state of their own: saved states that no worker has claimed, as the source last found them.
+    /// Stale also of a worker that has started without a state and has one of its own since.
     UnclaimedStates = 108,
 }
 impl Metric {

@@ -5,7 +5,7 @@ use std::fs;
 use api::{
     launcher::hub_folders::HUGGING_FACE,
     reasons,
-    trainingjob::Phase,
+    trainingjob::{Phase, TrainingJob},
 };
 use kube::api::DeleteParams;
 use serde_json::json;

@@ -4,7 +4,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use schemars::JsonSchema;
 use crate::schema;
 
 /// Observed state. A new object has the default until the controller has processed it.

@@ -80,17 +80,25 @@ pub(super) fn unsaved(observed: &Observed, now: Timestamp) -> Unsaved {
     Unsaved { verdict, is_newly_lost, facts, requeue_after }
 }
 
-/// Workers that have started without a state and have not saved one yet. The loader leaves the reason.
+/// Workers that have started without a state, until they have saved one and no older state waits. The loader leaves the
+/// reason.
 fn started_empty(observed: &Observed) -> Option<Verdict> {
     let mut empty = observed.pods().filter_map(|pod| {
         let ended = pod.init_container(LOADER)?.state.terminated.as_ref()?;
-        let is_saved = observed.load_of(pod).is_some_and(|load| load.saved.is_some());
-        let why = (ended.exit_code == 0 && !is_saved).then(|| ended.message.trim())?;
-        (!why.is_empty()).then_some((pod.name(), why))
+        let load = observed.load_of(pod);
+        let is_saved = load.is_some_and(|load| load.saved.is_some());
+        let waiting = load.and_then(|load| load.waiting).unwrap_or_default();
+        let why = (ended.exit_code == 0 && (!is_saved || waiting > 0)).then(|| ended.message.trim())?;
+        (!why.is_empty()).then_some((pod.name(), why, waiting))
     });
-    let (first, why) = empty.next()?;
+    let (first, why, waiting) = empty.next()?;
     let others = others(empty.count() + 1);
-    let message = format!("pod {first}{others} has started without a saved state: {}", quote(why));
+    let wait = match waiting {
+        0 => String::new(),
+        1 => "; one saved state waits for one more worker".to_owned(),
+        count => format!("; {count} saved states wait for as many more workers"),
+    };
+    let message = format!("pod {first}{others} has started without a saved state: {}{wait}", quote(why));
     Some(holds(conditions::CHECKPOINT_FAILED, reasons::STARTED_EMPTY, message))
 }
 

@@ -143,7 +143,12 @@ fn a_worker_that_has_started_without_a_state_is_reported_until_it_has_saved_one(
         failed.message
     );
     assert_eq!(plan.events.iter().filter(|note| note.reason == reasons::STARTED_EMPTY).count(), 1);
-    scene.loads(vec![crate::monitors::WorkerLoad { saved: Some(1), ..load(0, 0) }]);
+    let saved = |waiting| crate::monitors::WorkerLoad { saved: Some(1), waiting, ..load(0, 0) };
+    // The state from before the storage was away.
+    scene.loads(vec![saved(Some(1))]);
+    let message = condition(&scene.plan(), conditions::CHECKPOINT_FAILED).unwrap().message.clone();
+    assert!(message.ends_with("; one saved state waits for one more worker"), "{message}");
+    scene.loads(vec![saved(None)]);
     assert!(condition(&scene.plan(), conditions::CHECKPOINT_FAILED).is_none());
     scene.loads(vec![load(0, 0)]);
     scene.pods(&[&loader("{exitCode: 0}")]);
