@@ -75,6 +75,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) has_tasks: Option<bool>,
     /// Whether it works on a task, as `has_tasks`: its queue may be that of all workers.
     pub(crate) works: Option<bool>,
+    /// How many tasks it worked on when that was last read, and when.
+    pub(crate) last_tasks: Option<(u64, Timestamp)>,
     /// Its fresh queue is empty, and it does not report whether it works.
     pub(crate) is_quiet: bool,
     /// Why there are no fresh values.
@@ -241,6 +243,7 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
         in_flight,
         has_tasks: has_tasks(queued.map(|(value, _)| value), in_flight),
         works: in_flight.map(|tasks| tasks > 0),
+        last_tasks: last(view, Metric::QueueRunning).map(|(tasks, age)| (tasks, at(age))),
         is_quiet: in_flight.is_none() && queued.is_some_and(|(tasks, _)| tasks == 0),
         tokens: latest(view, Metric::Tokens),
         counts_tokens: fresh(view, Metric::Tokens).is_some(),
@@ -303,8 +306,13 @@ fn fresh(view: &View, metric: Metric) -> Option<(u64, Duration)> {
 
 /// Valid also when stale.
 fn latest(view: &View, metric: Metric) -> Option<u64> {
+    last(view, metric).map(|(value, _)| value)
+}
+
+/// The last value that was read, and its age.
+fn last(view: &View, metric: Metric) -> Option<(u64, Duration)> {
     match view.value(reading(view, metric)?) {
-        Value::Fresh { value, .. } | Value::Stale { value, .. } => whole(value),
+        Value::Fresh { value, age } | Value::Stale { value, age, .. } => Some((whole(value)?, age)),
         Value::Unsupported | Value::Missing { .. } => None,
     }
 }

@@ -209,6 +209,7 @@ fn pool_load<'l>(loads: impl Iterator<Item = (&'l str, &'l WorkerLoad)>) -> Pool
             sum.unsaved = sum.unsaved.wrapping_add(hash.finish());
         }
         sum.replaceable += u32::from(load.unclaimed.is_some_and(|states| states > 0));
+        sum.waiting = sum.waiting.saturating_add(load.waiting.unwrap_or_default());
         sum.saved = sum.saved.max(load.saved.unwrap_or_default());
     }
     sum

@@ -74,6 +74,8 @@ pub(crate) struct PoolLoad {
     pub(crate) saved: u64,
     /// Workers without state that have found a saved one.
     pub(crate) replaceable: u32,
+    /// Sum of the saved states that each worker has found.
+    pub(crate) waiting: u64,
 }
 
 impl Pools {

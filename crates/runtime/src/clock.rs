@@ -89,7 +89,12 @@ impl Known {
             // Right after the start nothing vouches for the wall clock, and only an answer may contradict it.
             && let Some(time) = without_wall(of_server, of_process)
         {
-            self.vouched.get_or_insert(Reading { wall: time, ..now });
+            // Two clocks that agree also confirm each other: the monotonic one drifts by seconds within weeks.
+            let confirmed =
+                of_server.zip(of_process).is_some_and(|(server, process)| is_near(server, process));
+            if confirmed || self.vouched.is_none() {
+                self.vouched = Some(Reading { wall: time, ..now });
+            }
             self.distrust(now.wall, time);
             return time;
         }
@@ -177,6 +182,19 @@ mod tests {
         machine.passes(-8 * DAYS, 0);
         machine.passes(8 * DAYS, 8 * 86_400);
         assert_eq!(seconds(&clock), 8 * DAYS);
+    }
+
+    #[test]
+    fn a_monotonic_clock_that_drifts_for_weeks_is_corrected_by_the_api_server() {
+        let (machine, clock) = Machine::new();
+        clock.answered(&machine.date(-300));
+        assert_eq!(seconds(&clock), -300);
+        for week in 1..=4 {
+            // The monotonic clock loses 40 s in a week.
+            machine.passes(7 * DAYS, 7 * 86_400 - 40);
+            clock.answered(&machine.date(-300));
+            assert_eq!(seconds(&clock), week * 7 * DAYS - 300);
+        }
     }
 
     #[test]

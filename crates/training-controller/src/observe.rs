@@ -19,10 +19,11 @@ use runtime::{
 };
 use workload::{
     claim::ClaimView,
+    container::start_fault,
     event::{EventView, VolumeFailure},
     gpu::{self, NodeCapacity},
     node::{NodeLosses, NodeView},
-    pod::PodView,
+    pod::{Container, PodView},
     stranded::Nodes,
 };
 
@@ -31,7 +32,7 @@ use crate::{
     agents::Utilization,
     job_view::JobView,
     names,
-    plan::{has_stopped, needs_finalizer},
+    plan::{UPLOADER, has_stopped, needs_finalizer},
     progress::LogState,
     resume,
     volume_snapshot::VolumeSnapshot,
@@ -270,11 +271,16 @@ fn uploaders(ctx: &Context, job: &TrainingJob, claims: &Claims) -> BTreeMap<Stri
     of_one_node.filter_map(|(name, _)| Some((name.clone(), uploader(name)?))).collect()
 }
 
-/// The pod that uploads the result of this job, has a node and has not ended: the volume is there.
+/// The pod that uploads the result of this job: the volume is on its node. One that cannot start, or whose uploader has ended
+/// beside a container that was injected, may stay so for long.
 fn uploader(pods: &Cache<PodView>, pods_of: &Referrers, job: &Key) -> Option<String> {
     let upload = names::upload(&job.name);
     let holds = |pod: &Arc<PodView>| {
-        pod.node.is_some() && !has_stopped(pod) && job_of(pod).is_some_and(|name| name == upload)
+        let uploads = |one: &Container| one.state.terminated.is_none() && start_fault(pod, one).is_none();
+        pod.node.is_some()
+            && !has_stopped(pod)
+            && job_of(pod).is_some_and(|name| name == upload)
+            && pod.container(UPLOADER).is_none_or(uploads)
     };
     let mut pods = pods_of.of_key(job).into_iter().filter_map(|key| pods.get(&key));
     pods.find(holds).map(|pod| pod.name().to_owned())

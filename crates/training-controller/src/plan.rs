@@ -71,6 +71,8 @@ pub(crate) use retention::{
 use stage::{Attempt, Stage};
 pub(crate) use stage::{has_stopped, is_uploading};
 
+pub(crate) use upload_job::UPLOADER;
+
 /// All writes for one TrainingJob.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -70,8 +70,13 @@ async fn each_end_of_a_trainer_has_its_reason() {
     join_all(ends.iter().enumerate().map(async |(number, (reason, code, cause))| {
         let message = cause.map(|cause| json!({"exitCode": 1, "cause": cause}).to_string());
         let message = message.unwrap_or_default();
-        let settings =
-            [("crash-reason", "Error"), ("crash-exit-code", *code), ("crash-message", message.as_str())];
+        // It ends before its first step.
+        let settings = [
+            ("crash-reason", "Error"),
+            ("crash-exit-code", *code),
+            ("crash-message", message.as_str()),
+            ("run-time", "1h"),
+        ];
         let mut spec = fate(&settings);
         spec["retryLimit"] = json!(0);
         let name = format!("job-{number}");
@@ -97,8 +102,13 @@ async fn a_job_that_cannot_start_waits_without_pods() {
     join_all(ends.iter().enumerate().map(async |(number, (reason, code, cause))| {
         let message = cause.map(|cause| json!({"exitCode": 1, "cause": cause}).to_string());
         let message = message.unwrap_or_default();
-        let settings =
-            [("crash-reason", "Error"), ("crash-exit-code", *code), ("crash-message", message.as_str())];
+        // It ends before its first step.
+        let settings = [
+            ("crash-reason", "Error"),
+            ("crash-exit-code", *code),
+            ("crash-message", message.as_str()),
+            ("run-time", "1h"),
+        ];
         let mut spec = fate(&settings);
         spec["retryLimit"] = json!(0);
         let name = format!("job-{number}");

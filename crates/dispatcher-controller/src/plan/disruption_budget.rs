@@ -23,8 +23,9 @@ use serde::Deserialize;
 use workload::{pod::PodView, time::remaining};
 
 use super::{
-    marks::has_tasks_now,
+    marks::{LONGEST_TASK, has_tasks_now},
     metadata::{labels_of, metadata, selector},
+    replicas::was_ready,
 };
 use crate::{
     budgets::{BudgetView, COUNTS_UNREADY},
@@ -70,8 +71,9 @@ pub(super) fn guarding(observed: &Observed, now: Timestamp) -> Guarding {
         let requeue_after = Some(TRIED_AGAIN_AFTER);
         return Guarding { budget: None, omitted: refused, facts: vec![tried], requeue_after };
     }
-    let (missing, missing_requeue_after) = missing(observed, now);
     let Counting { counts, fact, requeue_after } = counting(observed, now);
+    // A worker that was too busy to be ready is ready soon after its task.
+    let (missing, missing_requeue_after) = if counts { (0, None) } else { missing(observed, now) };
     let facts = refused.map(|_| tried).into_iter().chain(fact.map(str::to_owned));
     Guarding {
         budget: budget(observed, Selection::Workers, missing, counts),
@@ -225,8 +227,11 @@ fn counting(observed: &Observed, now: Timestamp) -> Counting {
     if observed.deployed_replicas() <= 1 {
         return done(false);
     }
-    if observed.pods().any(|pod| !pod.is_ready && has_tasks_now(pod, observed)) {
-        return done(true);
+    let is_busy = |pod: &PodView| was_ready(pod, observed) && has_tasks_now(pod, observed, now);
+    let busy = observed.pods().filter(|pod| !pod.is_ready && is_busy(pod));
+    let changes = busy.map(|pod| remaining(LONGEST_TASK, pod.ready_changed.unwrap_or(now), now));
+    if let Some(requeue_after) = changes.min() {
+        return Counting { counts: true, fact: None, requeue_after };
     }
     if !own(observed).is_some_and(|budget| budget.counts_unready) {
         return done(false);
@@ -242,7 +247,7 @@ fn counting(observed: &Observed, now: Timestamp) -> Counting {
 fn missing(observed: &Observed, now: Timestamp) -> (i32, Option<Duration>) {
     let Some(deployment) = &observed.deployment else { return (0, None) };
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-    let is_there = |pod: &PodView| pod.is_ready || has_tasks_now(pod, observed);
+    let is_there = |pod: &PodView| pod.is_ready || has_tasks_now(pod, observed, now);
     let lacking = deployment
         .replicas
         .saturating_sub(number(observed.pods().filter(|pod| is_there(pod)).count()))
@@ -275,6 +280,7 @@ mod tests {
 
     use crate::{
         budgets::BudgetView,
+        monitors::WorkerLoad,
         plan::Plan,
         tests::{Scene, at, load},
     };
@@ -295,8 +301,10 @@ mod tests {
         let status = if is_ready { "True" } else { "False" };
         format!(
             "{{name: coder-{index}, node: a, phase: Running, created: '{0}', conditions: [{{type: Ready, status: \
-             '{status}', lastTransitionTime: '{0}'}}]}}",
-            at(since)
+             '{status}', lastTransitionTime: '{0}'}}], containers: [{{name: worker, ready: true, started: true, state: \
+             {{running: {{startedAt: '{1}'}}}}}}]}}",
+            at(since),
+            at(since - 60),
         )
     }
 
@@ -376,6 +384,43 @@ mod tests {
         scene.loads(vec![load(0, 0), load(0, 0)]);
         note(&mut scene, &idle, -60);
         assert_eq!((unavailable(&scene.plan()), &*policy(&scene.plan())), (3.into(), "AlwaysAllow"));
+    }
+
+    #[test]
+    fn a_worker_that_works_too_hard_to_answer_counts_for_an_hour() {
+        let mut scene = Scene::ready("{role: coder, replicas: 4}", 4);
+        let pods = |since: i64| -> Vec<String> {
+            (0..4).map(|index| worker(index, index > 0, if index > 0 { -9_000 } else { since })).collect()
+        };
+        let silent = |read: i64| WorkerLoad { last_tasks: Some((1, at(read))), ..WorkerLoad::default() };
+        for (since, read, expected) in [
+            (-900, -1_000, (1, "IfHealthyBudget")),
+            (-900, -3_600, (2, "AlwaysAllow")),
+            (-3_600, -1, (2, "AlwaysAllow")),
+        ] {
+            set(&mut scene, &pods(since));
+            scene.loads(vec![silent(read), load(0, 0), load(0, 0), load(0, 0)]);
+            let plan = scene.plan();
+            assert_eq!(
+                (unavailable(&plan), &*policy(&plan)),
+                (expected.0.into(), expected.1),
+                "{since} {read}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_task_that_has_just_ended_makes_no_worker_missing() {
+        let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+        set(&mut scene, &[worker(0, true, -900), worker(1, false, -900)]);
+        scene.loads(vec![load(0, 0), load(0, 1)]);
+        let busy = scene.plan();
+        write(&mut scene, &busy);
+        scene.loads(vec![load(0, 0), load(0, 0)]);
+        let ended = scene.plan();
+        assert_eq!(unavailable(&ended), 1, "it is ready soon");
+        note(&mut scene, &ended, -60);
+        assert_eq!(unavailable(&scene.plan()), 2);
     }
 
     #[test]

@@ -71,9 +71,17 @@ fn streamed(load: &WorkerLoad, observed: &Observed) -> Option<bool> {
     if observed.has_shared_queue() { load.works } else { load.has_tasks }
 }
 
-/// Whether the stream of a worker is fresh and shows tasks.
-pub(super) fn has_tasks_now(pod: &PodView, observed: &Observed) -> bool {
-    observed.load_of(pod).is_some_and(|load| streamed(load, observed) == Some(true))
+/// A task that takes longer does not protect a worker that is not ready: it may hang.
+pub(super) const LONGEST_TASK: Duration = Duration::from_secs(3_600);
+
+/// Whether a worker has tasks, also if it works too hard to be ready or to answer: then what it said last counts, for as long
+/// as a task may take.
+pub(super) fn has_tasks_now(pod: &PodView, observed: &Observed, now: Timestamp) -> bool {
+    let Some(load) = observed.load_of(pod) else { return false };
+    let is_recent = |since: Timestamp| remaining(LONGEST_TASK, since, now).is_some();
+    let had_tasks = || load.last_tasks.is_some_and(|(tasks, read)| tasks > 0 && is_recent(read));
+    let has_tasks = streamed(load, observed).unwrap_or_else(had_tasks);
+    has_tasks && (pod.is_ready || pod.ready_changed.is_none_or(is_recent))
 }
 
 /// The write of a cost. A worker that may be busy keeps the annotations that it has.

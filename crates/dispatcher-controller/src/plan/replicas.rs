@@ -20,7 +20,7 @@ use workload::{
     time::{elapsed, remaining},
 };
 
-use super::marks::{FIRST, IDLE, Mark, UNKNOWN, cost, has_tasks_now, mark};
+use super::marks::{FIRST, IDLE, LONGEST_TASK, Mark, UNKNOWN, cost, has_tasks_now, mark};
 use crate::{
     observe::Observed,
     validate::{ValidDispatcher, Workers},
@@ -261,7 +261,7 @@ fn held_back(
 }
 
 /// A worker that may be busy and would be deleted before idle ones, because its pod is not ready at present, and how long
-/// it is still waited for. `None`: until its load changes. `is_held_long`: only those that have tasks are waited for.
+/// it is still waited for at most. `is_held_long`: only those that have tasks are waited for.
 fn busy_before_idle(
     desired: i32,
     is_held_long: bool,
@@ -283,8 +283,9 @@ fn busy_before_idle(
         let is_deleted_first = goes_before < removed && idle > removed.saturating_sub(unready);
         let since = pod.ready_changed.filter(|_| is_deleted_first)?;
         // A worker whose `readinessPath` does not answer while it works is not ready for as long as its tasks last.
-        if has_tasks_now(pod, observed) {
-            return Some((Unready::Busy(pod.name().to_owned()), None));
+        if has_tasks_now(pod, observed, now) {
+            let wait = remaining(LONGEST_TASK, since, now);
+            return Some((Unready::Busy(pod.name().to_owned()), wait));
         }
         let wait = remaining(UNREADY_HELD_FOR, since, now).filter(|_| !is_held_long)?;
         Some((Unready::Unknown(pod.name().to_owned()), Some(wait)))
@@ -292,7 +293,7 @@ fn busy_before_idle(
 }
 
 /// Whether the worker runs, and its pod was ready since it began. So nothing waits for a pod that cannot start.
-fn was_ready(pod: &PodView, observed: &Observed) -> bool {
+pub(super) fn was_ready(pod: &PodView, observed: &Observed) -> bool {
     let running = pod.container(super::pod::WORKER).and_then(|worker| worker.state.running.as_ref());
     let Some((running, changed)) = running.zip(pod.ready_changed) else { return false };
     let is_healthy = matches!(for_scaling(pod, observed).state, PodState::NotReady { .. });

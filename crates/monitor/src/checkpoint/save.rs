@@ -105,15 +105,18 @@ pub(crate) struct Saver {
 struct Survey {
     heartbeats: Heartbeats,
     due: Instant,
-    /// Until the one after it. It grows while there is none: each survey takes some requests for every worker.
+    /// Until the one after it. It grows while there is none, or while this worker has a state of its own: each survey takes
+    /// some requests for every worker.
     pause: Duration,
+    /// How many in a row have found none.
+    found_none: u32,
 }
 
 /// In intervals.
 const LONGEST_SURVEY_PAUSE: u32 = 60;
-/// In intervals: after so long a pause, three surveys in a row have found no state. The heartbeats of all workers are old
-/// after an outage, and the first survey takes none for lost.
-const LAST_SURVEY_PAUSE: u32 = 8;
+/// A worker that has started empty looks for no more states after so many surveys in a row without one. The heartbeats of all
+/// workers are old after an outage, and the first survey takes none for lost.
+const LAST_SURVEYS: u32 = 3;
 
 /// Limit for requests that the kubelet waits for, because the storage may hang.
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
@@ -147,7 +150,8 @@ impl Saver {
         let status =
             watch::Sender::new(Saved { restored: restored.from.clone(), damage, ..Saved::default() });
         let pause = settings.interval;
-        let survey = Survey { heartbeats: Heartbeats::default(), due: Instant::now() + pause, pause };
+        let survey =
+            Survey { heartbeats: Heartbeats::default(), due: Instant::now() + pause, pause, found_none: 0 };
         let is_new = restored.from.is_none();
         let owned = Arc::new(SetOnce::new_with(is_new.then_some(())));
         Ok(Self {
@@ -335,8 +339,7 @@ impl Saver {
     async fn look_for_states(&mut self, is_saved: bool) {
         let has_none = self.restored.from.is_none() && self.last.is_none() && self.next == Some(0);
         // Its own state and an older one may be of the same sessions. Those of workers that ended later are no news.
-        let may_shadow =
-            self.restored.started_empty && self.survey.pause < self.settings.interval * LAST_SURVEY_PAUSE;
+        let may_shadow = self.restored.started_empty && self.survey.found_none < LAST_SURVEYS;
         let is_due = is_saved && (has_none || may_shadow) && Instant::now() >= self.survey.due;
         let mut found = None;
         if !is_saved {
@@ -353,9 +356,14 @@ impl Saver {
             }
             let longest = settings.interval * LONGEST_SURVEY_PAUSE;
             survey.pause = match found {
-                Some(0) => (survey.pause * 2).min(longest),
+                Some(states) if states == 0 || !has_none => (survey.pause * 2).min(longest),
                 Some(_) => settings.interval,
                 None => survey.pause,
+            };
+            survey.found_none = match found {
+                Some(0) => survey.found_none.saturating_add(1),
+                Some(_) => 0,
+                None => survey.found_none,
             };
             // The ticks of the interval are not exact.
             survey.due = Instant::now() + survey.pause - settings.interval / 2;

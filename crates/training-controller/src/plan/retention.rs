@@ -107,7 +107,10 @@ pub(crate) fn retire(
     let upload = match &owed {
         // It goes on while the rest ends.
         Some(Owed::UnderWay(upload)) => Some(*upload),
-        Some(Owed::Failed(_)) | None => None,
+        // A container that was injected into its pod runs on. The pod goes with the TrainingJob.
+        Some(Owed::Failed(_)) | None => {
+            observed.upload.as_deref().filter(|job| !job.is_finished() && has_uploaded(observed, job))
+        }
     };
     let is_of_upload = |pod: &&PodView| upload.is_some_and(|upload| is_pod_of(pod, upload));
     let running: Vec<&PodView> = observed.pods.iter().map(AsRef::as_ref).collect();
@@ -126,11 +129,11 @@ pub(crate) fn retire(
     if !running.is_empty() || !unfinished.is_empty() {
         let (lost, wait) = lost_pods(observed, &running, now);
         let deletions = unfinished.into_iter().chain(lost).collect();
-        let waits = waits(Awaited::Pods, longest_grace(&running));
+        let waits = with_seen_end(waits(Awaited::Pods, longest_grace(&running)), observed);
         let requeue_after = waits.requeue_after.into_iter().chain(wait).min();
         return Retirement { deletions, requeue_after, ..waits };
     }
-    if output.retention == Retention::Delete && upload.is_some() {
+    if matches!((output.retention, &owed), (Retention::Delete, Some(Owed::UnderWay(_)))) {
         return waits(Awaited::Upload, Duration::ZERO);
     }
     if observed.dependents > 0 {
@@ -174,11 +177,8 @@ fn owed(observed: &Observed) -> Option<Owed<'_>> {
         || observed.pods.iter().any(|pod| has_proven_result(pod));
     let has_trained = uploaded.is_some() || is_proven || has_unseen_end(observed);
     let job = observed.upload.as_deref();
-    let has_uploaded = |job: &JobView| {
-        let pods = observed.pods.iter().map(AsRef::as_ref).filter(|pod| is_pod_of(pod, job));
-        job.completed.is_some() || has_succeeded(&pods.collect::<Vec<_>>())
-    };
-    let is_uploaded = uploaded.is_some_and(|known| known.status == "True") || job.is_some_and(has_uploaded);
+    let is_uploaded = uploaded.is_some_and(|known| known.status == "True")
+        || job.is_some_and(|job| has_uploaded(observed, job));
     if !has_trained || is_uploaded {
         return None;
     }
@@ -188,13 +188,27 @@ fn owed(observed: &Observed) -> Option<Owed<'_>> {
     })
 }
 
-/// Whether the Job of the last attempt was deleted with the TrainingJob before this process saw how it ended.
+fn has_uploaded(observed: &Observed, upload: &JobView) -> bool {
+    let pods = observed.pods.iter().map(AsRef::as_ref).filter(|pod| is_pod_of(pod, upload));
+    upload.completed.is_some() || has_succeeded(&pods.collect::<Vec<_>>())
+}
+
+/// Whether the Job of the last attempt was deleted with the TrainingJob before a controller saw how it ended.
 fn has_unseen_end(observed: &Observed) -> bool {
-    let Some(status) = &observed.job.status else { return false };
-    let has_ended_it = observed.facts.contains_key(&Awaited::Pods.fact());
-    status.attempts > status.ended_attempts
-        && !observed.attempts.contains_key(&status.attempts)
-        && !has_ended_it
+    let status = observed.job.status.as_ref();
+    status.is_some_and(|status| {
+        status.attempts > status.ended_attempts && !observed.attempts.contains_key(&status.attempts)
+    })
+}
+
+/// That the last attempt has ended without a result, as this process has seen it before it deletes its Job.
+fn with_seen_end(mut waits: Retirement, observed: &Observed) -> Retirement {
+    if let Some(status) = &mut waits.status
+        && observed.attempts.contains_key(&status.attempts)
+    {
+        status.ended_attempts = status.attempts;
+    }
+    waits
 }
 
 fn not_uploaded(job: &TrainingJob, claim: &str, why: &str) -> Note {

@@ -96,7 +96,7 @@ pub(super) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
 /// Longer than any pause between attempts: a time beyond it was written before the clock was set back.
 const LATEST_ATTEMPT: Duration = Duration::from_secs(7_200);
 /// A sidecar that is injected, and the processes of a rank, end with their trainer, or they do not end.
-const SIDECARS_END_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const SIDECARS_END_WITHIN: Duration = Duration::from_secs(60);
 const RANKS_END_WITHIN: Duration = Duration::from_secs(300);
 /// A kubelet closes the log of a container that has ended at once.
 const LOGS_ARE_READ_WITHIN: Duration = Duration::from_secs(5);

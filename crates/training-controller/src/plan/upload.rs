@@ -33,7 +33,7 @@ use super::{
     end::trained,
     noted, nothing,
     retention::needs_finalizer,
-    stage::{PODS_ARE_SEEN_WITHIN, has_stopped},
+    stage::{PODS_ARE_SEEN_WITHIN, SIDECARS_END_WITHIN, has_stopped},
     status,
     upload_job::{FIELDS, UPLOADER, upload_job},
 };
@@ -169,16 +169,18 @@ impl Scene<'_> {
 
     fn state(&self, upload: &Upload, pods: &[&PodView]) -> State {
         let Some(job) = self.observed.upload.as_deref() else { return State::Missing };
-        if job.completed.is_some() || has_succeeded(pods) {
+        if job.completed.is_some() || has_succeeded_beside_others(pods) {
             return self.completed(upload, job, pods);
         }
         if job.is_being_deleted() {
             // Another one is created when it is gone.
             return State::UnderWay(self.begins(upload, None));
         }
-        match &job.failed {
-            Some(failed) => self.failed_upload(upload, job, failed, pods),
-            None => self.running_upload(upload, job, pods),
+        match (&job.failed, self.failed_beside_others(pods)) {
+            (Some(failed), _) => self.failed_upload(upload, job, failed, pods),
+            (None, Some(Ok(failed))) => self.failed_upload(upload, job, &failed, pods),
+            (None, Some(Err(wait))) => self.running_upload(upload, job, pods, Some(wait)),
+            (None, None) => self.running_upload(upload, job, pods, None),
         }
     }
 
@@ -206,10 +208,26 @@ impl Scene<'_> {
         State::Done(verdict, artifacts(upload, &report))
     }
 
-    fn running_upload(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> State {
+    /// The failure of a Job that does not see it, because a container that was injected into the pod runs on; `Err`: when it
+    /// counts as one.
+    pub(super) fn failed_beside_others(&self, pods: &[&PodView]) -> Option<Result<Failed, Duration>> {
+        let running: Vec<&PodView> = pods.iter().copied().filter(|pod| !has_stopped(pod)).collect();
+        let since = last_failure(&running)?.finished_at?;
+        let failed = Failed { since, reason: String::new(), message: String::new() };
+        Some(remaining(SIDECARS_END_WITHIN, since, self.now).map_or(Ok(failed), Err))
+    }
+
+    fn running_upload(
+        &self,
+        upload: &Upload,
+        job: &JobView,
+        pods: &[&PodView],
+        wait: Option<Duration>,
+    ) -> State {
         let stranded = self.stranded_uploaders(pods);
         let stranded_until = stranded.requeue_after(&Allowance::default());
-        let mut requeue_after = stranded_until.into_iter().chain(self.volumes_requeue(pods)).min();
+        let mut requeue_after =
+            stranded_until.into_iter().chain(self.volumes_requeue(pods)).chain(wait).min();
         let lost = stranded.outlook_message();
         let waits = if lost.is_none() { self.uploader_waits_because(job, pods) } else { None };
         let stall =
@@ -411,10 +429,16 @@ pub(super) fn after(since: Timestamp, wait: Duration) -> Timestamp {
     time.round(Unit::Second).unwrap_or(time)
 }
 
-/// Whether an uploader has done its work. The Job does not complete while a container that was injected into its pod runs on.
+/// Whether an uploader has done its work. The Job completes soon, unless a container that was injected into its pod runs on.
 pub(super) fn has_succeeded(pods: &[&PodView]) -> bool {
     let code = |pod: &&PodView| Some(pod.container(UPLOADER)?.state.terminated.as_ref()?.exit_code);
     pods.iter().any(|pod| code(pod) == Some(0))
+}
+
+/// The Job of such a pod does not complete.
+pub(super) fn has_succeeded_beside_others(pods: &[&PodView]) -> bool {
+    let running: Vec<&PodView> = pods.iter().copied().filter(|pod| !has_stopped(pod)).collect();
+    has_succeeded(&running)
 }
 
 /// The end of the last pod that has failed.

@@ -22,7 +22,7 @@ use workload::{
 use super::{
     Child, Deletion, Plan, Scene, conditions, noted,
     stage::PODS_ARE_SEEN_WITHIN,
-    upload::{after, end, ended_fact, has_succeeded, last_failure},
+    upload::{after, end, ended_fact, has_succeeded_beside_others, last_failure},
     upload_job::{UPLOADER, check_job},
 };
 use crate::{
@@ -58,7 +58,7 @@ impl Scene<'_> {
         };
         let is_own = |pod: &&PodView| is_pod_of(pod, job);
         let pods: Vec<&PodView> = self.observed.pods.iter().map(AsRef::as_ref).filter(is_own).collect();
-        if job.completed.is_some() || has_succeeded(&pods) {
+        if job.completed.is_some() || has_succeeded_beside_others(&pods) {
             written.upload_check_time = Some(whole_seconds(self.now));
             let plan = self.waits_for_check(written, trying(upload));
             // A container that was injected into its pod would run on.
@@ -74,13 +74,17 @@ impl Scene<'_> {
             // Another one is created when it is gone.
             return self.waits_for_check(written, self.in_progress(upload));
         }
-        match &job.failed {
-            Some(failed) => self.failed_check(written, upload, (job, failed), &pods),
-            None => {
+        let beside_others = self.failed_beside_others(&pods);
+        match (&job.failed, &beside_others) {
+            (Some(failed), _) | (None, Some(Ok(failed))) => {
+                self.failed_check(written, upload, (job, failed), &pods)
+            }
+            (None, Some(Err(_)) | None) => {
                 let outlook = self.running_check(upload, job, &pods);
                 let mut plan = self.waits_for_check(written, outlook);
                 plan.facts = self.volume_facts();
-                plan.requeue_after = self.volumes_requeue(&pods);
+                let wait = beside_others.and_then(Result::err);
+                plan.requeue_after = self.volumes_requeue(&pods).into_iter().chain(wait).min();
                 plan
             }
         }

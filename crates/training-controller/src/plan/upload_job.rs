@@ -33,7 +33,7 @@ use super::{
 use crate::{names, validate::ValidJob};
 
 /// Name of the only container.
-pub(super) const UPLOADER: &str = "uploader";
+pub(crate) const UPLOADER: &str = "uploader";
 /// The field that describes the store.
 pub(super) const FIELDS: &str = "spec.output.upload";
 const VOLUME: &str = "output";

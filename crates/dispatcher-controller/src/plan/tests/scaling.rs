@@ -72,16 +72,31 @@ fn unready(seconds: i64) -> String {
 #[test]
 fn a_worker_that_is_not_ready_and_has_tasks_holds_a_smaller_number_back_until_they_end() {
     let mut scene = with_a_lost_kubelet(&unready(5));
-    for seconds in [0, 116, 86_400] {
+    for seconds in [0, 116, 3_000] {
         let plan = scene.plan_at(at(seconds));
         assert_eq!((replicas(&plan), plan.marks.len()), (3, 0), "after {seconds} s");
         let message = &condition(&plan, conditions::PROGRESSING).unwrap().message;
         assert!(message.contains("pod coder-0 is not ready and has tasks"), "{message}");
-        // An hour of tasks is not a part of the time that one is waited for whose tasks are not known.
+        // The time of tasks is not a part of the time that one is waited for whose tasks are not known.
         assert!(!plan.facts.iter().any(|fact| fact.contains("held back")), "{:?}", plan.facts);
     }
+    let hangs = scene.plan_at(at(3_700));
+    assert_eq!(hangs.marks.len(), 1, "a task that takes longer may hang");
     scene.loads(vec![load(0, 0); 3]);
     assert_eq!(replicas(&scene.plan()), 2);
+}
+
+/// One that works too hard to answer its monitor, or misses one reading.
+#[test]
+fn a_worker_whose_tasks_were_known_a_while_ago_holds_a_smaller_number_back() {
+    let mut scene = with_a_lost_kubelet(&unready(5));
+    let silent =
+        |read: i64| crate::monitors::WorkerLoad { last_tasks: Some((1, at(read))), ..Default::default() };
+    scene.loads(vec![silent(-2), load(0, 0), load(0, 0)]);
+    let plan = scene.plan_at(at(600));
+    assert_eq!((replicas(&plan), plan.marks.len()), (3, 0));
+    scene.loads(vec![silent(-3_600), load(0, 0), load(0, 0)]);
+    assert_eq!(scene.plan_at(at(600)).marks.len(), 1);
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn is_seen_to_train(
     }
     rank_zero.container(TRAINER)?.state.running.as_ref()?;
     let log = observed.log.as_ref().filter(|log| log.has_stepped && log.access == Access::Readable)?;
-    remaining(valid.node_failure.max(some_steps(valid, log)?), log.last_sign?, now)
+    remaining(valid.node_failure.max(some_steps(valid, log).unwrap_or_default()), log.last_sign?, now)
 }
 
 /// Pods whose grace period is over and whose kubelets say nothing: the only sign of a dead node for a controller that sees no

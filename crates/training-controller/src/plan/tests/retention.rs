@@ -278,13 +278,33 @@ fn an_attempt_whose_end_was_not_seen_may_have_left_a_result() {
     world.observed.pods.clear();
     world.deletes();
     assert_eq!(outcome(&world.retires(Some(&own), None)), (false, true));
-    // This process ends the attempt, and sees that there was none.
+    // A controller ends the attempt, and sees that there was none. What it has seen survives a restart and other waits.
     let mut world = World::training(spec);
     world.deletes();
-    assert_eq!(outcome(&world.retires(Some(&own), None)), (false, false));
+    let ends = world.retires(Some(&own), None);
+    assert_eq!(outcome(&ends), (false, false));
+    world.job().status = ends.status.map(|status| *status);
     world.observed.attempts.clear();
     world.observed.pods.clear();
+    world.observed.facts.clear();
+    world.observed.dependents = 1;
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (false, false));
+    world.observed.dependents = 0;
     assert_eq!(outcome(&world.retires(Some(&own), None)), (true, true));
+}
+
+#[test]
+fn an_upload_that_is_done_beside_a_sidecar_lets_the_claim_go() {
+    let (mut world, own) = (trained(), claim(NAME));
+    let uid = world.observed.upload.as_ref().unwrap().metadata.uid.clone().unwrap();
+    let containers = json!([
+        {"name": "uploader", "state": {"terminated": {"exitCode": 0, "message": "{}", "finishedAt": at(0)}}},
+        {"name": "istio-proxy", "ready": true, "state": {"running": {}}},
+    ]);
+    let status = json!({"phase": "Running", "containerStatuses": containers});
+    world.observed.pods.push(Arc::new(super::pod("qwen-upload", &uid, 0, &status)));
+    let ends = world.retires(Some(&own), None);
+    assert_eq!((outcome(&ends), ends.deletions.len()), ((true, true), 0));
 }
 
 #[test]

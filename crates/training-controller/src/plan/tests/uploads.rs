@@ -597,3 +597,36 @@ fn an_upload_whose_image_cannot_be_pulled_needs_a_person_and_gives_way_to_one_wi
     assert_eq!(world.jobs().last(), Some(&"qwen-upload"));
     assert_eq!(world.jobs().len(), 4);
 }
+
+/// The Job does not see the failure: the pod runs on.
+#[test]
+fn a_refusal_beside_a_sidecar_is_named_and_tried_again() {
+    let refused = |job: &str, uid: &str, seconds: i64| {
+        let end = json!({"exitCode": ExitCode::SourceUnauthorized.code(), "message": "403", "finishedAt": at(seconds)});
+        let containers = json!([
+            {"name": "uploader", "state": {"terminated": end}},
+            {"name": "istio-proxy", "ready": true, "state": {"running": {}}},
+        ]);
+        Arc::new(pod(job, uid, 0, &json!({"phase": "Running", "containerStatuses": containers})))
+    };
+    let mut world = trained();
+    let own = uid(&world);
+    world.observed.pods.push(refused("qwen-upload", &own, world.seconds));
+    world.settles();
+    assert_eq!(world.wakes(), 60);
+    says(&world, "the last try ended with 403");
+    assert_eq!(world.condition(conditions::UPLOADED), ("False", reasons::UPLOAD_FAILED));
+    assert_eq!(
+        (world.deleted.last().unwrap().as_str(), *world.jobs().last().unwrap()),
+        ("qwen-upload", "qwen-upload")
+    );
+
+    let mut world = World::new(SPEC);
+    world.settles();
+    let own = world.observed.upload_check.as_ref().unwrap().metadata.uid.clone().unwrap();
+    world.observed.pods.push(refused("qwen-upload-check", &own, 0));
+    world.settles();
+    assert_eq!(world.wakes(), 60);
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::UPLOAD_NOT_POSSIBLE));
+    assert!(world.message().contains("403"), "{}", world.message());
+}
