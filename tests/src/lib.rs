@@ -34,7 +34,8 @@ use tokio::sync::{OnceCell, Semaphore};
 
 pub use local_cluster;
 pub use real::{
-    AGENT_IMAGE, DEPLOYED, ENGINE_IMAGE, PRODUCT, TRAINER_IMAGE, layout, real, real_spec, start_real,
+    AGENT_IMAGE, DEPLOYED, ENGINE_IMAGE, PRODUCT, TRAINER_IMAGE, layout, load_images, real, real_spec,
+    start_real,
 };
 pub use scene::Scene;
 pub use wait::{

@@ -55,9 +55,7 @@ pub fn real_spec(count: u32) -> ClusterSpec {
 pub async fn start_real(spec: ClusterSpec) -> Cluster {
     let cluster = start(spec).await;
     let deployed = async {
-        for Image { reference, .. } in images() {
-            cluster.load_image(&layout(reference), reference)?;
-        }
+        load_images(&cluster)?;
         for known in CONTROLLERS {
             cluster.deploy(&workspace().join("deploy").join(known.name).join(DEPLOYED)).await?;
         }
@@ -65,6 +63,11 @@ pub async fn start_real(spec: ClusterSpec) -> Cluster {
     };
     deployed.await.unwrap_or_else(|error: local_cluster::Error| panic!("{}", explained(&error)));
     cluster
+}
+
+/// Puts every image into the registry of the cluster, which forgets them when it is stopped.
+pub fn load_images(cluster: &Cluster) -> local_cluster::Result<()> {
+    images().iter().try_for_each(|Image { reference, .. }| cluster.load_image(&layout(reference), reference))
 }
 
 /// An image that `cargo xtask images --dev --with-tests` has built.

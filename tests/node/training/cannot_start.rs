@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tests::{
-    PRODUCT, Scene, ask_until, real, real_spec, start_real,
+    PRODUCT, Scene, ask_until, load_images, real, real_spec, start_real,
     training::{self, condition, create},
     wait_for, within,
 };
@@ -132,6 +132,7 @@ async fn a_registry_that_is_away_costs_nothing() {
     is_preempted(&scene).await;
     waits_without_gpus(&scene, reasons::IMAGE_PULL_FAILED).await;
     cluster.start_component("registry").await.expect("the registry starts");
+    ask_until("it has its images again", within(), async || load_images(&cluster)).await;
     goes_on(&scene, &history, reasons::IMAGE_PULL_FAILED).await;
 }
 
