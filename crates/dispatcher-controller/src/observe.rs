@@ -52,7 +52,7 @@ pub(crate) struct Observed {
     pub(crate) ending: Vec<Arc<PodView>>,
     /// The claim for checkpoints.
     pub(crate) claim: Option<Arc<ClaimView>>,
-    /// The PodDisruptionBudget with the name of that of the pool, whoever owns it.
+    /// The PodDisruptionBudget that has the name of the pool's own one. It may have another owner.
     pub(crate) budget: Option<Arc<BudgetView>>,
     /// Those of the namespace that belong to no AIDispatcher.
     pub(crate) other_budgets: Vec<Arc<BudgetView>>,

@@ -1,4 +1,4 @@
-//! What a watch may not show: it is late, or selects by labels that somebody has taken off.
+//! Jobs and pods that a watch does not show, because it is late, or because an object lacks the labels that it selects.
 
 use std::{sync::Arc, time::Duration};
 

@@ -290,7 +290,7 @@ mod tests {
             let path = folder.path().join(name);
             newest(&ResumeSource { path, wanted: wanted(LORA, 1) }).unwrap_err().code
         };
-        // It can be read by nobody, not even by root.
+        // Reading a link to itself fails for every user, also for root.
         std::os::unix::fs::symlink("loop", folder.path().join("loop")).unwrap();
         assert_eq!(code("loop"), ExitCode::OutputUnusable);
         assert_eq!(code("missing"), ExitCode::CannotResume);

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
 };
 use kube::{ResourceExt as _, api::DeleteParams};
 use local_cluster::{Cluster, ClusterSpec, NodePool};
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::{
     Scene, ask_until, controller, fresh_name, simulated, start, tools,
     training::{CONTROLLER, change, condition, create, fate, pods, until_phase, until_reason},
@@ -68,25 +68,28 @@ async fn each_end_of_a_trainer_has_its_reason() {
     let scene = simulated().await;
     let scene = &scene;
     join_all(ends.iter().enumerate().map(async |(number, (reason, code, cause))| {
-        let message = cause.map(|cause| json!({"exitCode": 1, "cause": cause}).to_string());
-        let message = message.unwrap_or_default();
-        // It ends before its first step.
-        let settings = [
-            ("crash-reason", "Error"),
-            ("crash-exit-code", *code),
-            ("crash-message", message.as_str()),
-            ("run-time", "1h"),
-        ];
-        let mut spec = fate(&settings);
-        spec["retryLimit"] = json!(0);
         let name = format!("job-{number}");
-        create(scene, &name, spec).await;
+        create(scene, &name, ends_before_its_first_step(code, *cause)).await;
         let status = until_phase(scene, &name, Phase::Failed).await.status.unwrap();
         let failure = status.failure.as_ref().unwrap();
         assert_eq!((status.attempts, status.retries, failure.reason.as_str()), (1, 0, *reason), "{status:?}");
         assert_eq!(failure.exit_code, code.parse().ok(), "{failure:?}");
     }))
     .await;
+}
+
+/// A trainer that ends with this code and, in the launcher's message, with this cause. Nothing is retried.
+fn ends_before_its_first_step(code: &str, cause: Option<&str>) -> Value {
+    let message = cause.map(|cause| json!({"exitCode": 1, "cause": cause}).to_string()).unwrap_or_default();
+    let settings = [
+        ("crash-reason", "Error"),
+        ("crash-exit-code", code),
+        ("crash-message", message.as_str()),
+        ("run-time", "1h"),
+    ];
+    let mut spec = fate(&settings);
+    spec["retryLimit"] = json!(0);
+    spec
 }
 
 /// What may come back is waited for, whatever `retryLimit` says.
@@ -100,19 +103,8 @@ async fn a_job_that_cannot_start_waits_without_pods() {
         (reasons::SOURCE_UNREACHABLE, "1", Some(reasons::SOURCE_UNREACHABLE)),
     ];
     join_all(ends.iter().enumerate().map(async |(number, (reason, code, cause))| {
-        let message = cause.map(|cause| json!({"exitCode": 1, "cause": cause}).to_string());
-        let message = message.unwrap_or_default();
-        // It ends before its first step.
-        let settings = [
-            ("crash-reason", "Error"),
-            ("crash-exit-code", *code),
-            ("crash-message", message.as_str()),
-            ("run-time", "1h"),
-        ];
-        let mut spec = fate(&settings);
-        spec["retryLimit"] = json!(0);
         let name = format!("job-{number}");
-        create(scene, &name, spec).await;
+        create(scene, &name, ends_before_its_first_step(code, *cause)).await;
         let job = until_reason(scene, &name, conditions::STALLED, reason).await;
         let status = job.status.unwrap();
         assert_eq!((status.phase, status.retries), (Some(Phase::Pending), 0), "{status:?}");

@@ -155,7 +155,7 @@ fn answer(stream: &TcpStream, status: &str, body: &[u8], length: usize) -> Optio
     answer_with(stream, status, "", body, length)
 }
 
-/// After which the connection ends: a client that is not told so may send its next request meanwhile.
+/// The last answer of a connection. The header keeps the client from sending another request on it.
 fn last_answer(stream: &TcpStream, body: &[u8], length: usize) -> Option<()> {
     answer_with(stream, "200 OK", "connection: close\r\n", body, length)
 }

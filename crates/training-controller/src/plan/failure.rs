@@ -67,8 +67,8 @@ pub(super) enum Class {
     /// It did not come to train: a place, an image, a Secret, the hub or room on the volume was missing. It is tried again
     /// without GPUs in between, however often.
     CannotStart,
-    /// A volume was full after it had trained. It is tried again when its claim is larger, or after an hour: somebody may have
-    /// deleted files.
+    /// A volume was full after a step of the attempt. The next attempt starts when the claim is larger, or after an hour,
+    /// because files may have been deleted.
     OutOfSpace,
     /// The memory of the GPUs is too small for the settings.
     OutOfGpuMemory,

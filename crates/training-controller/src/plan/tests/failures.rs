@@ -376,7 +376,7 @@ fn a_forged_checkpoint_is_none_and_a_real_one_takes_its_place() {
     ] {
         assert_eq!(step(&reported(path, forged)), Some(40), "{path}");
     }
-    // It cannot be told from a real one, until the next attempt has one.
+    // A forged checkpoint of a plausible step counts until the next attempt reports its own.
     let mut world = reported("/output/checkpoint-99", 99);
     assert_eq!(step(&world), Some(99));
     world.passes(60);
