@@ -51,8 +51,9 @@ const IDLE_AFTER: Duration = Duration::from_millis(700);
 /// Nothing may be written for so long after the last event of a watch: longer than a controller may put off a change that
 /// can wait (`EventDelays::detail` of `runtime`, two seconds).
 const QUIET: Duration = Duration::from_millis(2_500);
-/// The longest back-off of a watch that has failed a few times, beside what the step itself takes.
-const SETTLES_WITHIN: Duration = Duration::from_secs(60);
+/// The longest back-off of a watch that has failed a few times, beside what the step itself takes: more than a minute where
+/// 72 lives of four controllers share two cores.
+const SETTLES_WITHIN: Duration = Duration::from_secs(180);
 /// So many steps follow the one with the fault, and then the object is deleted: what a controller does next follows from
 /// what is in the API, and that has been compared.
 const STEPS_AFTER: usize = 1;
