@@ -156,8 +156,10 @@ fn seen(object: &Value, is_root: bool, masks: &Masks) -> Value {
 }
 
 /// Fields whose values differ from object to object, and the hash of all that was applied, which is made of such.
-const IDENTITIES: [&str; 9] = [
+const IDENTITIES: [&str; 10] = [
     "resourceVersion",
+    // Kubernetes counts: an edit that is taken back before its Deployment controller has seen it has no number.
+    "deployment.kubernetes.io/revision",
     "clusterIP",
     "clusterIPs",
     "volumeName",
