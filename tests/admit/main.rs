@@ -10,6 +10,7 @@ mod aiinference;
 mod aiscaler;
 mod display;
 mod fixtures;
+mod manuals;
 mod pods;
 mod samples;
 mod status;

@@ -26,6 +26,10 @@ fn is_absent_here(names: &BTreeSet<String>) -> bool {
     absent.any(|family| names.iter().any(|name| is_series_of(name, family)))
 }
 
+fn is_documented(family: &str, reference: &str) -> bool {
+    family.starts_with("cache_objects_") || reference.contains(&format!("| `{family}` |"))
+}
+
 #[tokio::test]
 async fn what_the_dashboard_and_the_alerts_about_controllers_name_is_served_by_real_ones() {
     let scene = simulated().await;
@@ -80,11 +84,15 @@ async fn what_the_dashboard_and_the_alerts_about_controllers_name_is_served_by_r
             "{family} is not declared"
         );
     }
+    let reference = text("docs/reference/metrics.md");
     ask_until("the metrics on the pages of the leaders", within(), async || {
         let mut pages = String::new();
         for name in addresses.keys() {
             pages += &scene.cluster().metrics(name).await.unwrap();
         }
+        let undocumented: Vec<&str> =
+            families(&pages).into_iter().filter(|family| !is_documented(family, &reference)).collect();
+        assert_eq!(undocumented, [""; 0], "not in docs/reference/metrics.md");
         let elsewhere = FAILURES.into_iter().chain(OF_AGENTS).chain(OF_MONITORS);
         let served: Vec<&str> = families(&pages).into_iter().chain(elsewhere).collect();
         let missing: Vec<&String> =

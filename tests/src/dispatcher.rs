@@ -252,7 +252,9 @@ mod tests {
         let of_monitors = [POD_NAME, POD_NAMESPACE, POD_UID];
         let of_workers = RESERVED.into_iter().filter(|name| !of_monitors.contains(name));
         let wanted: BTreeSet<String> = of_workers.chain([AGENT_METRICS_PORT]).map(str::to_owned).collect();
-        for (path, begin) in [("README.md", "| environment |"), ("crates/monitor/README.md", "| `")] {
+        for (path, begin) in
+            [("docs/agents-contract.md", "| environment |"), ("crates/monitor/README.md", "| `")]
+        {
             let documented = documented(path, begin);
             let missing: Vec<&String> = wanted.difference(&documented).collect();
             assert!(missing.is_empty(), "{path} lacks {missing:?}");

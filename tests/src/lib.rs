@@ -1,10 +1,47 @@
 //! Shared by the test binaries: one cluster per binary, one namespace per test, waits by watching.
 //!
-//! Tests that only write and read objects use [`api_server`], [`simulated`] or [`real()`]: the cluster starts with the first
-//! such test of the binary and ends with the process. Tests that count requests, stop a component or kill a node start
-//! their own with [`start`], those that wait for the loss of a node with `NodeClock::SHORT`.
+//! Tests that only write and read objects use [`api_server`], [`simulated`] or [`real()`]: the cluster starts with the
+//! first such test of the binary and ends with the process. Tests that count requests, stop a component or kill a node
+//! start their own with [`start`]. Tests that wait for the loss of a node use `NodeClock::SHORT`.
 //!
 //! Every wait has a deadline, and a failed wait shows the object.
+//!
+//! Test binaries:
+//!
+//! - `admit`: what the API server refuses and accepts.
+//! - `e2e`: the controllers on simulated nodes.
+//! - `every_controller`: what each controller must do, written once.
+//! - `chaos`: API server, etcd's history, certificates and tokens fail under the real controller.
+//! - `node`: real nodes: the images, the loader, probes, signals, requests under load.
+//! - `monitoring`: rules and dashboards of `deploy/monitoring`; it needs no cluster.
+//!
+//! Files:
+//!
+//! - `scene.rs`: the namespace of a test, and its client.
+//! - `wait.rs`: waits by watching, with deadlines.
+//! - `lives.rs`: the scripted life of an object of each controller.
+//! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`: the four kinds in tests.
+//! - `agent.rs`: a real metrics-agent on loopback.
+//! - `real.rs`: clusters with real nodes.
+//! - `prometheus.rs`: a real Prometheus on loopback.
+//! - `monitoring.rs`: what kustomize builds from `deploy/monitoring`.
+//! - `kstatus.rs`: a port of kstatus.
+//! - `sweep.rs`: lets each write of a controller's script fail in every way (`cargo xtask sweep`; a sample in CI).
+//!
+//! Programs beside this crate:
+//!
+//! - `tests/engine`: an engine and its load, at least as strict as vLLM and Triton were observed to be.
+//! - `tests/trainer`: a stand-in for ms-swift with its flags, logs, checkpoints and signals.
+//! - `tests/agent`: the worker of an AIDispatcher.
+//! - `tests/fake-monitors`: the monitors of simulated workers, each on a loopback address.
+//! - `tests/fake-nvml`: an ABI fake of NVIDIA's library.
+//! - `tests/fake-kubelet`: the kubelet's pod-resources API.
+//! - `tests/fake-prometheus`: a Prometheus-compatible server with set answers.
+//! - `tests/fake-api`: the API server of the runtime's tests and of benches.
+//! - `tests/pause`: holds the namespaces of a pod.
+//! - `tests/bench`: measures.
+//! - `tests/demo`: lets a node die or a load rise, and draws what follows.
+//! - `tests/manual`: checks and builds the manuals.
 
 pub mod agent;
 pub mod dispatcher;

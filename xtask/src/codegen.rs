@@ -1,5 +1,5 @@
 //! `cargo xtask codegen`: writes `deploy/crds` from the types in `crates/api`, the admission policies from its table of
-//! controllers and the generated part of `proto`, or names what would change.
+//! controllers, the generated part of `proto` and the pages of `docs/reference`, or names what would change.
 //!
 //! It moves bytes between the crate and the folder and does not depend on their content; the text of the
 //! policies is in `policy`, and what is generated from .proto files in `proto`.
@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use api::controllers::CONTROLLERS;
 
-use crate::steps::workspace;
+use crate::steps::{cargo, succeed, workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -26,6 +26,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    generated(args)?;
+    // A program of its own, because it needs every controller; its tests compare the pages, too.
+    let mut reference = cargo(["run", "--locked", "--package", "manual", "--", "reference"]);
+    succeed(reference.args(args.check.then_some("--check")))
+}
+
+/// Everything but the pages of the manual.
+fn generated(args: &Args) -> anyhow::Result<()> {
     let folder = workspace().join("deploy/crds");
     let manifests = api::crds::manifests().context("failed to write the definitions as YAML")?;
     if args.check {
@@ -118,12 +126,12 @@ fn leftovers(folder: &Path, manifests: &[api::crds::Manifest]) -> anyhow::Result
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, check, run, write};
+    use super::{Args, check, generated, write};
     use api::crds::Manifest;
 
     #[test]
     fn what_is_committed_is_what_the_types_and_the_table_give() {
-        run(&Args { check: true }).unwrap();
+        generated(&Args { check: true }).unwrap();
     }
 
     fn manifests() -> Vec<Manifest> {

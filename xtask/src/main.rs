@@ -10,6 +10,7 @@ mod cluster;
 mod codegen;
 mod demo;
 mod dev_cluster;
+mod docs;
 mod images;
 mod setup;
 mod steps;
@@ -49,6 +50,8 @@ enum Command {
     TrainDemo,
     /// Shows the golden command lines of trainings to the argument parser of the real ms-swift
     SwiftArgs,
+    /// Writes the book of docs as HTML into target/book
+    Docs,
     /// Figures of speed and memory, from release builds
     Bench(PassedOn),
     /// Lets each write of a controller fail in every way, and compares the result with an undisturbed run
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::TrainDemo => train_demo::run(),
         Command::SwiftArgs => swift_args::run(),
+        Command::Docs => docs::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Setup => setup::run(),

@@ -314,8 +314,8 @@ impl WhenUnavailable {
         .message("must have readinessPath or livenessPath")
 )]
 pub struct Probes {
-    /// Path that answers with a status from 200 to 399 once the worker can take tasks, and also while it is busy: of pods
-    /// that are not ready, Kubernetes does not spare busy ones. Asked every 5 seconds; a worker that fails three times is
+    /// Path that answers with a status from 200 to 399 once the worker can take tasks. It must answer also while the worker is
+    /// busy, because Kubernetes may remove pods that are not ready first. Asked every 5 seconds; a worker that fails three times is
     /// not ready. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]

@@ -149,9 +149,9 @@ pub struct AIInferenceSpec {
     pub model_volume: Option<ModelVolume>,
 
     /// Strategy of a rollout. Surge: a new pod becomes ready before an old one is deleted. Replace: an old pod is deleted
-    /// before a new one is created. Auto: Surge; Replace only if a new pod has waited for surgeTimeoutSeconds because GPUs are
-    /// short, the quota refuses it, or its claim cannot be shared, and the deletion of an old pod makes it fit. Default:
-    /// Auto. Changing it restarts nothing.
+    /// before a new one is created. Auto: Surge, and Replace where a new pod has waited for surgeTimeoutSeconds. Replace then
+    /// needs two things: the pod waits for GPUs, quota or a claim that cannot be shared, and the deletion of an old pod makes
+    /// it fit. Default: Auto. Changing it restarts nothing.
     #[serde(default)]
     pub rollout: Rollout,
 

@@ -2,7 +2,7 @@
 //!
 //! A condition is absent while its feature is not used.
 
-// Every kind.
+// Every kind but AIScaler.
 /// The spec is valid. If False, only a change of the spec helps.
 pub const ACCEPTED: &str = "Accepted";
 /// Summary, with reason and message of the first failing condition. Not used by TrainingJob.

@@ -1,9 +1,31 @@
-//! The API: the four kinds with validation rules and printer columns, and shared names (labels, annotations, conditions,
-//! reasons, exit codes of the loader and the launcher, the table of controllers).
+//! The API of the four kinds, and the names that several programs share.
 //!
-//! One file per kind, and one per shared part. `crds` generates the manifests of `deploy/crds` from the types.
+//! The types have validation rules, print columns and docs. `crds` generates the manifests of `deploy/crds` from them.
 //!
-//! No async runtime, no HTTP client, no clock, no environment, and no decisions of controllers.
+//! **Invariant:** no async runtime, no HTTP client, no clock, no environment, and no decisions of controllers. The
+//! crate compiles without tokio.
+//!
+//! Files:
+//!
+//! - `aiinference.rs`: AIInference, and the flags of each engine that only the controller may set.
+//! - `trainingjob.rs`: TrainingJob, its mutable fields, and the flags of the trainer that only the controller may set.
+//! - `trainingjob/status.rs`: the status of a TrainingJob.
+//! - `aidispatcher.rs`: AIDispatcher.
+//! - `aiscaler.rs`: AIScaler.
+//! - `pods.rs`: the pod options of all kinds.
+//! - `source.rs`: where a model is.
+//! - `rules.rs`: CEL rules of several fields, and their messages.
+//! - `schema.rs`: schemas that cannot be derived.
+//! - `crds.rs`: the custom resource definitions.
+//! - `crds/compatibility.rs`: compares them with `released`, which has `deploy/crds` of the last release.
+//! - `round_trip.rs`: the Rust types and the published schema are equivalent.
+//! - `conditions.rs`: types of conditions.
+//! - `reasons.rs`: reasons of conditions, events and failures.
+//! - `labels.rs`: keys and values of labels and annotations.
+//! - `loader.rs`: what controllers and the model loader agree on.
+//! - `launcher.rs`: what the training-controller and the training-launcher agree on.
+//! - `monitor.rs`: what the dispatcher-controller and the monitor agree on.
+//! - `controllers.rs`: the table of controllers and programs.
 
 #![forbid(unsafe_code)]
 #![expect(unreachable_pub, reason = "KubeSchema copies every struct, with its `pub`, into a function")]

@@ -48,8 +48,8 @@ pub struct PodOptions {
     #[schemars(schema_with = "schema::pod_annotations")]
     pub pod_annotations: BTreeMap<String, String>,
 
-    /// If true, the controller creates, changes and deletes no child objects, and the conditions say so. Default: false.
-    /// Changing it restarts nothing.
+    /// If true, the controller creates, changes and deletes no child objects, and the conditions say so. The disruption budget
+    /// of an AIDispatcher and the marks of its busy pods still follow the load. Default: false. Changing it restarts nothing.
     #[serde(default)]
     pub paused: bool,
 }

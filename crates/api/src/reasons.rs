@@ -3,60 +3,95 @@
 //! Alerts and scripts match on them. A reason of several conditions or kinds is listed under the first.
 
 // Accepted.
+/// `Accepted`: the spec is valid.
 pub const VALID: &str = "Valid";
+/// The spec is wrong; the message names the field.
 pub const INVALID_SPEC: &str = "InvalidSpec";
+/// `Accepted`: a path could be the output of several TrainingJobs.
 pub const AMBIGUOUS_DEPENDENCY: &str = "AmbiguousDependency";
+/// `Accepted`: the output claim has files of an earlier job of the name.
 pub const OUTPUT_NOT_EMPTY: &str = "OutputNotEmpty";
 
 // Ready, in addition to the reason of the first failing condition.
+/// `Ready`: the object does what its spec asks for.
 pub const READY: &str = "Ready";
+/// `Ready`: the spec asks for no replicas.
 pub const STOPPED: &str = "Stopped";
+/// `Ready`: `spec.paused` is set.
 pub const PAUSED: &str = "Paused";
+/// A child with the needed name belongs to another owner.
 pub const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
+/// The API server has refused a write, because of an admission policy, a webhook or a missing right.
 pub const DENIED: &str = "Denied";
 
 // Events only.
 /// The claim of a deleted TrainingJob stays although its retention says otherwise.
 pub const OUTPUT_KEPT: &str = "OutputKept";
+/// Event: another manager owns a field of a child.
 pub const FIELD_CONFLICT: &str = "FieldConflict";
 /// An idle worker without state is replaced by one that restores a saved state.
 pub const STATE_UNCLAIMED: &str = "StateUnclaimed";
 
 // ModelLoaded of AIInference.
+/// `ModelLoaded`, `MemoryReady`: the files are in the pod.
 pub const LOADED: &str = "Loaded";
+/// `ModelLoaded`, `MemoryReady`: the files are being copied into the pod.
 pub const LOADING: &str = "Loading";
+/// The store or the hub refuses the credentials.
 pub const SOURCE_UNAUTHORIZED: &str = "SourceUnauthorized";
+/// The store or the hub has no such model, dataset or file.
 pub const SOURCE_NOT_FOUND: &str = "SourceNotFound";
+/// The store or the hub does not answer.
 pub const SOURCE_UNREACHABLE: &str = "SourceUnreachable";
+/// A file differs from its checksum.
 pub const CHECKSUM_MISMATCH: &str = "ChecksumMismatch";
+/// A volume is full.
 pub const OUT_OF_SPACE: &str = "OutOfSpace";
+/// The PersistentVolumeClaim does not exist.
 pub const CLAIM_NOT_FOUND: &str = "ClaimNotFound";
+/// The access mode of the PersistentVolumeClaim does not allow pods on several nodes.
 pub const CLAIM_NOT_SHAREABLE: &str = "ClaimNotShareable";
 /// The claim that an earlier TrainingJob of the name has left has another class, size or access mode, and no volume yet.
 pub const CLAIM_DIFFERS: &str = "ClaimDiffers";
 
 // Scheduled.
+/// `Scheduled`: the scheduler has found a node for every pod.
 pub const SCHEDULED: &str = "Scheduled";
+/// `Scheduled`: no node has enough free GPUs.
 pub const INSUFFICIENT_GPU: &str = "InsufficientGPU";
+/// `Scheduled`: no node has the requested GPU product.
 pub const NO_SUCH_PRODUCT: &str = "NoSuchProduct";
+/// `Scheduled`: the scheduler finds no node; the message has its reason.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
+/// `Scheduled`: a ResourceQuota allows no more pods.
 pub const QUOTA_PENDING: &str = "QuotaPending";
 
 // Available.
+/// `Available`: enough replicas are ready.
 pub const MINIMUM_REPLICAS: &str = "MinimumReplicas";
+/// `Available`: no replica is ready.
 pub const NO_READY_REPLICAS: &str = "NoReadyReplicas";
 
 // Progressing.
+/// `Progressing`: pods of the current revision replace older pods.
 pub const ROLLING: &str = "Rolling";
+/// `Progressing`: pods are being added or removed.
 pub const SCALING: &str = "Scaling";
+/// `Progressing`: pods of a lost node or of a broken GPU are being replaced.
 pub const MIGRATING: &str = "Migrating";
+/// `Progressing`: all pods have the current revision and are ready.
 pub const COMPLETE: &str = "Complete";
+/// An engine was not ready within `warmupTimeoutSeconds`.
 pub const WARMUP_TIMEOUT: &str = "WarmupTimeout";
+/// A container ends again and again.
 pub const CRASH_LOOP: &str = "CrashLoop";
+/// A container used more memory than its limit.
 pub const OUT_OF_MEMORY: &str = "OutOfMemory";
+/// A kubelet cannot pull an image.
 pub const IMAGE_PULL_FAILED: &str = "ImagePullFailed";
 /// A Secret or a ConfigMap that a container refers to, or a key of it, does not exist.
 pub const SECRET_NOT_FOUND: &str = "SecretNotFound";
+/// A ConfigMap that a container refers to, or a key of the ConfigMap, does not exist.
 pub const CONFIG_MAP_NOT_FOUND: &str = "ConfigMapNotFound";
 /// A volume of a pod cannot be attached or mounted.
 pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
@@ -76,34 +111,53 @@ pub const WORKERS_NOT_READY: &str = "WorkersNotReady";
 pub const OTHER_BUDGET: &str = "OtherBudget";
 
 // TemplateOutdated of AIInference.
+/// `TemplateOutdated`: the running release renders another pod template for the spec.
 pub const NEWER_TEMPLATE: &str = "NewerTemplate";
 
 // Migrations of AIInference.
+/// Migration: the kubelet of the node reports a fault.
 pub const NODE_NOT_READY: &str = "NodeNotReady";
+/// Migration: the kubelet of the node does not report.
 pub const NODE_UNREACHABLE: &str = "NodeUnreachable";
+/// Migration: the node does not exist any more.
 pub const NODE_DELETED: &str = "NodeDeleted";
+/// Migration: a GPU of the pod has a fatal error.
 pub const GPU_FAULT: &str = "GPUFault";
 
 // DependenciesReady of TrainingJob.
+/// `DependenciesReady`: all dependencies have succeeded.
 pub const ALL_SUCCEEDED: &str = "AllSucceeded";
+/// `DependenciesReady`: a dependency has not ended.
 pub const WAITING: &str = "Waiting";
+/// A dependency has failed.
 pub const DEPENDENCY_FAILED: &str = "DependencyFailed";
+/// `DependenciesReady`: a dependency does not exist.
 pub const DEPENDENCY_NOT_FOUND: &str = "DependencyNotFound";
+/// `DependenciesReady`: dependencies wait for each other.
 pub const CYCLE: &str = "Cycle";
 
 // Suspended of TrainingJob, as in batch/v1.
+/// `Suspended`: `spec.suspend` is set.
 pub const SUSPENDED: &str = "Suspended";
+/// `Suspended`: `spec.suspend` is not set any more.
 pub const RESUMED: &str = "Resumed";
 
 // Running of TrainingJob.
+/// `Running`: the pods of an attempt are being scheduled or started.
 pub const STARTING: &str = "Starting";
+/// `Running`: an attempt loads its model and data.
 pub const PREPARING: &str = "Preparing";
+/// `Running`: the trainer has logged a step.
 pub const TRAINING: &str = "Training";
+/// `Running`: an attempt has ended, and the next attempt follows.
 pub const RETRYING: &str = "Retrying";
+/// `Running`: no attempt runs.
 pub const NOT_RUNNING: &str = "NotRunning";
 
 // Uploaded of TrainingJob.
+/// `Uploaded`: the result is in the store.
 pub const UPLOADED: &str = "Uploaded";
+/// `Uploaded`: the result is being uploaded.
 pub const UPLOADING: &str = "Uploading";
 /// The last try has failed; it is tried again.
 pub const UPLOAD_FAILED: &str = "UploadFailed";
@@ -113,17 +167,25 @@ pub const UPLOAD_FAILED: &str = "UploadFailed";
 pub const UPLOAD_NOT_POSSIBLE: &str = "UploadNotPossible";
 
 // Complete and Failed of TrainingJob, with DependencyFailed from above, and status.failure with the reasons of pods from above.
+/// `Complete`: the training has succeeded.
 pub const SUCCEEDED: &str = "Succeeded";
+/// A GPU had too little memory.
 pub const CUDA_OUT_OF_MEMORY: &str = "CudaOutOfMemory";
+/// A trainer used more memory than its limit.
 pub const HOST_OUT_OF_MEMORY: &str = "HostOutOfMemory";
+/// ms-swift has refused its arguments.
 pub const INVALID_ARGUMENTS: &str = "InvalidArguments";
+/// The trainer has failed; the message has its error.
 pub const USER_ERROR: &str = "UserError";
 /// The connection to another rank ended; why that one ended is not known.
 pub const PEER_LOST: &str = "PeerLost";
+/// Pods were preempted or evicted.
 pub const PREEMPTED: &str = "Preempted";
+/// The node of a pod was lost.
 pub const NODE_LOST: &str = "NodeLost";
 /// A kubelet has refused a pod, for example because its device plugin does not answer.
 pub const POD_REFUSED: &str = "PodRefused";
+/// The trainer has made no progress for `noProgressSeconds`, or no first step for `firstStepSeconds`.
 pub const NO_PROGRESS: &str = "NoProgress";
 /// Also the reason of the condition LossNotFinite.
 pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
@@ -133,14 +195,21 @@ pub const CANNOT_RESUME: &str = "CannotResume";
 pub const OUTPUT_UNUSABLE: &str = "OutputUnusable";
 /// The GPUs of a trainer that runs do nothing.
 pub const GPU_IDLE: &str = "GPUIdle";
+/// `Failed`: `activeDeadlineSeconds` has passed.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// `Failed`: more attempts have failed than `retryLimit` allows.
 pub const RETRIES_EXHAUSTED: &str = "RetriesExhausted";
+/// The trainer has ended before its last step, without an error.
 pub const STOPPED_EARLY: &str = "StoppedEarly";
 
 // MemoryReady of AIDispatcher, with Loaded and Loading from above.
+/// `MemoryReady`: the vector store has no such collection.
 pub const COLLECTION_NOT_FOUND: &str = "CollectionNotFound";
+/// `MemoryReady`: the vectors of the collection have another dimension than `memoryConfig.dim`.
 pub const DIM_MISMATCH: &str = "DimMismatch";
+/// The vector store or the checkpoint store does not answer.
 pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
+/// The vector store or the checkpoint store refuses the credentials.
 pub const STORE_UNAUTHORIZED: &str = "StoreUnauthorized";
 /// The bucket for checkpoints.
 pub const BUCKET_NOT_FOUND: &str = "BucketNotFound";
@@ -156,7 +225,9 @@ pub const STATE_DAMAGED: &str = "StateDamaged";
 pub const STARTED_EMPTY: &str = "StartedEmpty";
 
 // AbleToScale, as the HorizontalPodAutoscaler has them.
+/// `AbleToScale`: replicas can be set.
 pub const READY_FOR_NEW_SCALE: &str = "ReadyForNewScale";
+/// `AbleToScale`: the scale of the target was read.
 pub const SUCCEEDED_GET_SCALE: &str = "SucceededGetScale";
 /// Event: replicas were set.
 pub const SUCCESSFUL_RESCALE: &str = "SuccessfulRescale";
@@ -166,9 +237,13 @@ pub const REPLICAS_SET_BACK: &str = "ReplicasSetBack";
 pub const WAITING_FOR_PODS: &str = "WaitingForPods";
 /// No replicas are added while their pods could not start: an image cannot be pulled, or a Secret does not exist.
 pub const CANNOT_START: &str = "CannotStart";
+/// `AbleToScale`: a larger number of the stabilization window is kept.
 pub const SCALE_DOWN_STABILIZED: &str = "ScaleDownStabilized";
+/// `AbleToScale`: a smaller number of the stabilization window is kept.
 pub const SCALE_UP_STABILIZED: &str = "ScaleUpStabilized";
+/// `AbleToScale`: the scale of the target cannot be read.
 pub const FAILED_GET_SCALE: &str = "FailedGetScale";
+/// `AbleToScale`: the replicas of the target cannot be set.
 pub const FAILED_UPDATE_SCALE: &str = "FailedUpdateScale";
 /// False: others have set the replicas of the target several times within minutes; none are set until a pause has ended.
 /// True: they have done so again and again within the last hour, and each time the replicas were set back.
@@ -178,15 +253,21 @@ pub const REPLICAS_CONTESTED: &str = "ReplicasContested";
 pub const IMPLAUSIBLE_VALUE: &str = "ImplausibleValue";
 
 // ScalingActive: the first three as in the HorizontalPodAutoscaler.
+/// `ScalingActive`: a number of replicas was computed from the metrics.
 pub const VALID_METRIC_FOUND: &str = "ValidMetricFound";
+/// `ScalingActive`: the target has 0 replicas, which its user has set.
 pub const SCALING_DISABLED: &str = "ScalingDisabled";
+/// `ScalingActive`: the selector of the target is missing or cannot be read.
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
+/// `ScalingActive`: a metric has no value; the message names the source.
 pub const METRIC_MISSING: &str = "MetricMissing";
+/// `ScalingActive`: the last value of a metric is too old.
 pub const METRIC_STALE: &str = "MetricStale";
 /// What is known of the pods may be out of date, because a watch fails: no worker is added or removed.
 pub const PODS_UNKNOWN: &str = "PodsUnknown";
 /// The metric asks for fewer replicas, and its source says that some of its data was missing: replicas stay.
 pub const METRIC_PARTIAL: &str = "MetricPartial";
+/// `ScalingActive`: the metric does not change when the number of replicas changes.
 pub const METRIC_NOT_LOAD_SENSITIVE: &str = "MetricNotLoadSensitive";
 /// True: a counter is used where a gauge is needed, by its name or by its values.
 pub const METRIC_ONLY_GROWS: &str = "MetricOnlyGrows";
@@ -194,11 +275,17 @@ pub const METRIC_ONLY_GROWS: &str = "MetricOnlyGrows";
 pub const METRIC_NEEDS_PODS: &str = "MetricNeedsPods";
 /// True: the selector matches pods that are not the target's. They do not count.
 pub const FOREIGN_PODS: &str = "ForeignPods";
+/// `ScalingActive`: another autoscaler has the same target.
 pub const TARGET_MANAGED_BY_OTHER: &str = "TargetManagedByOther";
 
 // ScalingLimited, as the HorizontalPodAutoscaler has them.
+/// `ScalingLimited`: nothing limits the number of replicas.
 pub const DESIRED_WITHIN_RANGE: &str = "DesiredWithinRange";
+/// `ScalingLimited`: the metrics ask for fewer replicas than the minimum.
 pub const TOO_FEW_REPLICAS: &str = "TooFewReplicas";
+/// `ScalingLimited`: the metrics ask for more replicas than the maximum.
 pub const TOO_MANY_REPLICAS: &str = "TooManyReplicas";
+/// `ScalingLimited`: a rate of `behavior.scaleUp` limits the number of replicas.
 pub const SCALE_UP_LIMIT: &str = "ScaleUpLimit";
+/// `ScalingLimited`: a rate of `behavior.scaleDown` limits the number of replicas.
 pub const SCALE_DOWN_LIMIT: &str = "ScaleDownLimit";

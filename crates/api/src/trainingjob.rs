@@ -82,8 +82,8 @@ pub use status::{
     validation = no_token_in_arguments()
 )]
 pub struct TrainingJobSpec {
-    /// Base model: a hub id, or an absolute path. If the path equals or lies below the outputDir of another TrainingJob of
-    /// this namespace, which must not be the default /output, this job waits for that job and reads its result. Required.
+    /// Base model: a hub id, or an absolute path. A path at or below the outputDir of another TrainingJob of this namespace
+    /// makes this job wait for that job and read its result. That outputDir must not be the default /output. Required.
     /// Cannot be changed.
     #[schemars(length(max = 512))]
     #[x_kube(validation = model_reference())]
@@ -270,15 +270,15 @@ pub struct TrainingJobSpec {
     #[serde(default)]
     pub on_non_finite_loss: OnNonFiniteLoss,
 
-    /// Seconds from the time at which a node's Ready condition left True (by default about 40 s after the failure of the node)
-    /// until all pods are restarted on other nodes. A gang whose log still shows steps is not restarted. Default: 30. Can be
+    /// Seconds after which all pods are restarted on other nodes, from the time at which a node's Ready condition left True.
+    /// By default that is about 40 s after the failure of the node. A gang whose log still shows steps is not restarted. Default: 30. Can be
     /// changed until the job has ended; the next attempt's pods have the new tolerations.
     #[serde(default = "half_a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub node_failure_seconds: i32,
 
-    /// Seconds from the start of all pods, or from the last progress of a download or of the preparation of data, to the first
-    /// logged step; then all pods are restarted, which counts against retryLimit. It is longer in proportion if extraArgs log
+    /// Seconds from the start of all pods to the first logged step. They are counted anew from each progress of a download or
+    /// of the preparation of data. Then all pods are restarted, which counts against retryLimit. The time is longer in proportion if extraArgs log
     /// fewer steps (--logging_steps). Default: 3600. Can be changed until the job has ended.
     #[serde(default = "an_hour")]
     #[schemars(range(min = 60, max = 86400))]
@@ -466,7 +466,7 @@ pub struct Output {
     #[serde(default)]
     pub cache: HubCache,
 
-    /// Size of the new claim. A checkpoint of method full has about 14 bytes for each parameter of the model, and
+    /// Size of the new claim. A checkpoint of method full has about 14 bytes for each parameter of the model.
     /// `keepCheckpoints` of them and one more must fit, beside what is loaded from a hub (`cache`). Default: 50Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::positive_quantity")]

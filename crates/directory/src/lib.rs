@@ -1,6 +1,11 @@
-//! An open folder, and the entries in it by their names. It must not follow a link: every operation is relative to the
-//! descriptor, so that a folder that another program replaces by a link leads nowhere else. `space` is the free space of a
-//! folder.
+//! An open folder, and the entries in it by their names.
+//!
+//! Every operation is relative to the descriptor of the folder, and follows no link. So a folder that another program
+//! replaces by a link leads nowhere else. model-transfer and the monitor read folders that other programs change.
+//!
+//! Files:
+//!
+//! - `space.rs`: the free space of a folder, so that a copy does not fill the disk of a node.
 
 #![forbid(unsafe_code)]
 

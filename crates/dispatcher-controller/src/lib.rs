@@ -1,4 +1,4 @@
-//! Controller of AIDispatcher: creates a Deployment of workers and their PodDisruptionBudget, lets their number follow the queue, and reports the status.
+//! Controller of AIDispatcher: creates a Deployment of workers and their PodDisruptionBudget, and reports the status.
 //!
 //! ```text
 //!  AIDispatcher ──┐
@@ -7,10 +7,41 @@
 //!  monitors       ┘
 //! ```
 //!
-//! `observe` reads caches and records loads in `pools`; `validate` and `plan` are pure; `apply` sends requests. `monitors`
-//! has what the sidecar of each worker reports, or `prometheus` by option; `revisions` has the ReplicaSets of each
-//! AIDispatcher, `tokens` adds up what workers have used, `deleted_pods` has pods that were deleted lately, and `pools`
-//! keeps what decisions on replicas need of the past.
+//! The number of workers follows the queue. `observe` reads caches and records loads in `pools`. `validate` and `plan`
+//! are pure. `apply` sends requests.
+//!
+//! **Invariant:** an unknown load is never zero. Idle workers end before busy workers, unless deletion costs cannot be
+//! set in time. Tokens never fall, and no token is counted twice.
+//!
+//! Files, beside those of every controller (`observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`, `metrics.rs`):
+//!
+//! - `monitors.rs`: receives what the sidecars of workers report.
+//! - `prometheus.rs`: reads the load of workers from Prometheus, by option.
+//! - `tokens.rs`: adds up the tokens of workers.
+//! - `pools.rs`: keeps the past values that decisions on replicas need.
+//! - `deleted_pods.rs`: keeps pods that were deleted lately.
+//! - `revisions.rs`: records which ReplicaSets belong, or have belonged, to which AIDispatcher.
+//! - `budgets.rs`: the PodDisruptionBudgets of the namespaces.
+//! - `names.rs`: names of children.
+//!
+//! Files of `plan`:
+//!
+//! - `replicas.rs`: how many workers there are, and which are removed first.
+//! - `rollout.rs`: whether a new worker starts before an old worker ends.
+//! - `replacement.rs`: which idle worker gives way to a new worker that restores a state.
+//! - `marks.rs`: the annotations of pods that say whether a pod may be removed.
+//! - `disruption_budget.rs`: the PodDisruptionBudget of a pool.
+//! - `pod.rs`: the pod template; `pod/worker.rs`, `pod/monitor.rs` and `pod/volumes.rs` are its parts.
+//! - `deployment.rs`: the Deployment.
+//! - `revision.rs`: the revision of the current spec.
+//! - `metadata.rs`: name, owner and labels of children.
+//! - `defaults.rs`: defaults of new pods, from the release and the command line.
+//! - `readiness.rs`: whether a worker counts as ready.
+//! - `faults.rs`: why a pod does not become ready.
+//! - `conditions.rs`: the phase and the conditions.
+//! - `conditions/checkpoint_failed.rs`: the condition CheckpointFailed.
+//! - `status.rs`: the status.
+//! - `events.rs`: events.
 
 #![forbid(unsafe_code)]
 

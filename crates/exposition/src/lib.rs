@@ -1,8 +1,10 @@
 //! Parser of the text format of Prometheus, and of OpenMetrics as far as the two differ. Pure.
 //!
-//! It reads what a workload serves and keeps only the series of the wanted families. Workloads are not trusted: bytes, lines
-//! and series are limited, and a line that cannot be read is counted and skipped, so that one odd metric does not hide the
-//! others. It must not copy the text: names and labels are borrowed from it.
+//! The parser keeps only the series of the wanted families. Workloads are not trusted: bytes, lines, series and names
+//! are limited. A line that cannot be read is counted and skipped, so that one odd metric does not hide the others. The
+//! scaler-controller and the monitor use the parser.
+//!
+//! **Invariant:** it copies no text. Names and labels are borrowed from the text.
 
 use std::{borrow::Cow, collections::BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Controller of AIInference: creates a Deployment, a Service, a ConfigMap and a PodDisruptionBudget, and reports the status.
+//! Controller of AIInference: creates a Deployment, a Service, a ConfigMap and a PodDisruptionBudget, and reports
+//! status.
 //!
 //! ```text
 //!  AIInference ──┐            ┌─▶ delete pods on lost nodes, and pods with lost GPUs
@@ -8,9 +9,44 @@
 //!                                   pure     pure    I/O  ─▶ status, events
 //! ```
 //!
-//! `observe` only reads caches, `validate` and `plan` are pure, `apply` sends requests; it decides only when to reconcile
-//! again. `engine` has one table row per engine. The state of the loader and the engine comes from the pod's status.
-//! `workload::pace` limits, over all objects, how many pods on lost nodes or with lost GPUs are deleted at a time.
+//! The state of the loader and of the engine comes from the status of the pod. `workload::pace` limits, over all
+//! objects, how many pods on lost nodes or with lost GPUs are deleted at a time.
+//!
+//! **Invariant:** `plan` and `validate` are pure. Only `apply` writes; it decides only when to reconcile again. Only
+//! the crate `runtime` reads the clock, and only `Args` reads the environment.
+//!
+//! Files of every controller:
+//!
+//! - `observe.rs`: reads the caches and sends nothing.
+//! - `validate.rs`: turns a spec into types that cannot be wrong, or into a condition.
+//! - `plan.rs`: decides all writes, with one file in `plan` for each child or policy.
+//! - `apply.rs`: sends the writes in a fixed order.
+//! - `metrics.rs`: counts objects by phase.
+//!
+//! Files of this controller:
+//!
+//! - `engine.rs`: the table of what vLLM, Triton and TGI need.
+//! - `agents.rs`: errors of GPUs, as metrics agents report them.
+//! - `names.rs`: names of children.
+//! - `validate/flags.rs`: refuses arguments that set flags of the controller.
+//!
+//! Files of `plan`:
+//!
+//! - `nodes.rs`: replaces pods on lost nodes or with lost GPUs.
+//! - `rollout.rs`: the order of a rollout.
+//! - `revision.rs`: the revision of the current spec.
+//! - `pod.rs`: the pod template; `pod/loader.rs`, `pod/engine.rs`, `pod/probes.rs` and `pod/volumes.rs` are its parts.
+//! - `deployment.rs`, `service.rs`, `config_map.rs`, `pod_disruption_budget.rs`: the children.
+//! - `metadata.rs`: name, owner and labels of children.
+//! - `defaults.rs`: defaults of new pods, from the release and the command line.
+//! - `faults.rs`: why a pod does not become ready.
+//! - `cold_start.rs`: how long the last new pod took until it was ready.
+//! - `conditions.rs`: the phase and the conditions.
+//! - `status.rs`: the status.
+//! - `events.rs`: events.
+//!
+//! `workload::crashes` reads why an engine crashed. `workload::revision` decides which template and which pods a spec
+//! gets.
 
 #![forbid(unsafe_code)]
 

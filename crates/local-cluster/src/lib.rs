@@ -5,15 +5,42 @@
 //!                   ╰────control socket────╯   ╰─────▶ kube-scheduler  kwok  controllers
 //! ```
 //!
-//! [`tools`] builds the programs, [`Cluster`] starts one supervisor process per cluster and talks to it, and the
+//! [`tools`] builds the programs. [`Cluster`] starts one supervisor process per cluster and talks to it. The
 //! [`supervisor`] holds every process of that cluster. Nodes and pods are simulated; the API server is not. With root,
-//! [`real`] nodes run containers beside them. For a cluster that exists ([`ClusterSpec::existing`]) the supervisor holds
-//! controllers alone.
+//! [`real`] nodes run containers beside them. For a cluster that exists ([`ClusterSpec::existing`]) the supervisor
+//! holds controllers alone.
 //!
-//! This crate depends on no custom kind: CRDs, roles and samples are files that it is given. It contains how controllers are
-//! deployed and started ([`Controller`]), and the stages of the simulation name the containers of their pods. Without
-//! real nodes it needs no root and keeps nothing outside its cache and state folders; real nodes also have control
-//! groups, which end with them. Nothing that runs in a user's cluster may depend on it.
+//! The crate depends on no custom kind: CRDs, roles and samples are files that it is given. It contains how controllers
+//! are deployed and started ([`Controller`]), and the stages of the simulation name the containers of their pods.
+//! Without real nodes it needs no root and keeps nothing outside its cache and state folders. Real nodes also have
+//! control groups, which end with the nodes.
+//!
+//! **Invariant:** nothing that runs in a user's cluster depends on this crate.
+//!
+//! Files:
+//!
+//! - `cluster.rs`: starts, asks and ends a cluster from outside.
+//! - `spec.rs`: what a cluster consists of.
+//! - `folder.rs`: where a cluster keeps its files.
+//! - `supervisor.rs`: the process that holds a cluster; its start, its components and its tokens are in `supervisor`.
+//! - `protocol.rs`: the requests of the control socket.
+//! - `command_lines.rs`: the flags of each component, and why it has them.
+//! - `credentials.rs`: keys, certificates and kubeconfigs.
+//! - `controller.rs`: runs a controller with the rights of its deployment.
+//! - `install.rs`: applies files to a cluster.
+//! - `simulation.rs`: how simulated pods behave.
+//! - `nodes.rs`: the simulated nodes.
+//! - `pod_logs.rs`: serves the logs of simulated pods, those of trainers in the form of ms-swift.
+//! - `real.rs`: real nodes, with a picture; its parts are in `real`.
+//! - `storage.rs`: the default StorageClass.
+//! - `tools.rs`: builds programs from `tools/*/go.mod`; the project has no Go code.
+//! - `admin.rs`: asks the admin server of a controller.
+//! - `admin_client.rs`: the client with all rights.
+//! - `audit.rs`: the audit log as values.
+//! - `watch.rs`: waits for an object with a deadline.
+//! - `process.rs`: identifies and ends processes.
+//! - `ports.rs`: free ports of the loopback address.
+//! - `error.rs`: errors, with the object and the fix.
 
 pub mod admin;
 mod admin_client;

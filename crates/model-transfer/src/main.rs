@@ -1,12 +1,37 @@
-//! `model-transfer` copies a model between an S3-compatible store and a folder: `pull` as the init container of a model
-//! server, `push` after a training run, and `check-store` before it. `check` looks at a model that is there already. `pre-stop` is the preStop hook of
-//! the engine that serves it.
+//! `model-transfer` copies a model between an S3-compatible store and a folder.
 //!
-//! A run that is interrupted at any point is resumed by the next one; a file that is in place is complete and was checked
-//! against the strongest checksum that the store gave. Memory does not grow with the model. The exit code and one line of
-//! the log, which is also written to the termination log, give the reason of a failure; README.md lists both for users. It
-//! must not print credentials, write to other places than the folder, that of `--install` and the termination log, or
-//! follow a link out of the folder.
+//! `pull` is the init container of a model server. `push` runs after a training run, and `check-store` before it.
+//! `check` looks at a model that is there already. `pre-stop` is the preStop hook of the engine that serves the model.
+//!
+//! A run that is interrupted at any point is resumed by the next run. The exit code and the last line of the log give
+//! the reason of a failure; the line is also written to the termination log. README.md lists both for users.
+//!
+//! **Invariant:** a file that is in place is complete and was checked against the strongest checksum that the store
+//! gave. Memory does not grow with the model. The program prints no credentials. It writes only to the folder, to the
+//! folder of `--install` and to the termination log, and follows no link out of the folder.
+//!
+//! Its tests run against a real S3 server through a proxy that breaks connections and bytes.
+//!
+//! Files:
+//!
+//! - `cli.rs`: the command line.
+//! - `pull.rs`: copies everything below a prefix into a folder; its parts are in `pull`.
+//! - `push.rs`: uploads everything in a folder below a prefix; its parts are in `push`.
+//! - `check_store.rs`: whether a push may be expected to work.
+//! - `check.rs`: whether a folder holds a model that an engine can load.
+//! - `pre_stop.rs`: the preStop hook; its parts are in `pre_stop`.
+//! - `install.rs`: copies this program into a folder of the pod.
+//! - `store.rs`: the only file that speaks to the store, through `crates/object-storage`.
+//! - `keys.rs`: decides which keys may become paths.
+//! - `tree.rs`: opens paths below a root and follows no link.
+//! - `location.rs`: parses `s3://bucket/prefix`.
+//! - `digest.rs`: expected checksums, and their verification.
+//! - `sums.rs`: parses and writes `SHA256SUMS`.
+//! - `markers.rs`: objects that stand for empty folders.
+//! - `space.rs`: checks the space for a model.
+//! - `progress.rs`: progress of a transfer.
+//! - `retry.rs`: waits between attempts.
+//! - `fault.rs`: the reason of a failed transfer.
 
 #![forbid(unsafe_code)]
 

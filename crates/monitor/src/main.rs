@@ -1,6 +1,7 @@
-//! `monitor` runs in each pod of a worker as a native sidecar: it streams the load and the tokens, saves the state and
-//! passes the log on. With `memoryConfig.collection` or `checkpoint` it also runs as an init container, which loads the
-//! memory and restores a state.
+//! `monitor` runs in each pod of a worker as a native sidecar.
+//!
+//! It streams the load and the tokens, saves the state and passes the log on. With `memoryConfig.collection` or
+//! `checkpoint` it also runs as an init container, which loads the memory and restores a state.
 //!
 //! ```text
 //!  vector store ──▶ memory ──▶ MEMORY_DIR, before the worker starts
@@ -11,8 +12,43 @@
 //!                       each second     └───────────────────────────────┴▶ snapshot ─▶ gRPC, /metrics
 //! ```
 //!
-//! It does not scale, start or end workers, and sends no request to an API server. A worker that does not answer has no
-//! values, never zeros. Kubernetes ends a sidecar after the worker has ended; what it has counted is its termination message.
+//! It does not scale, start or end workers, and sends no request to an API server. Kubernetes ends a sidecar after the
+//! worker has ended; what the monitor has counted is its termination message.
+//!
+//! **Invariant:** a missing value is never zero, so a worker that does not answer has no values. Tokens are counted
+//! once through restarts of worker and monitor. At most one worker restores a state, and a state without its manifest
+//! does not exist.
+//!
+//! Files:
+//!
+//! - `cli.rs`: the command line.
+//! - `run.rs`: the main loop of the sidecar.
+//! - `worker.rs`: one scrape of the worker.
+//! - `load.rs`: parses the load of a scrape.
+//! - `ledger.rs`: counts tokens in a file of the pod.
+//! - `snapshots.rs`: converts scrapes into snapshots of the metrics contract.
+//! - `pages.rs`: the page `/metrics`.
+//! - `logs.rs`: copies the log of the worker.
+//! - `ending.rs`: announces the end of the pod.
+//! - `memory.rs`: loads a vector collection.
+//! - `memory/store.rs`: asks Chroma or Qdrant.
+//! - `memory/records.rs`: reads their answers.
+//! - `memory/folder.rs`: writes records so that an interrupted load goes on.
+//! - `retry.rs`: repeats requests that failed with a transient fault.
+//! - `fault.rs`: why a load, a restore or a save failed.
+//!
+//! Files of checkpoints:
+//!
+//! - `checkpoint.rs`: the layout of saved states.
+//! - `checkpoint/save.rs`: saves the state of the worker.
+//! - `checkpoint/restore.rs`: restores a state.
+//! - `checkpoint/choice.rs`: chooses the state to restore.
+//! - `checkpoint/survey.rs`: what the storage has of the workers of a pool.
+//! - `checkpoint/claims.rs`: claims states.
+//! - `checkpoint/state.rs`: the folder of a worker's state.
+//! - `checkpoint/storage.rs`: the bucket or the folder, with their files in `checkpoint/storage`.
+//! - `checkpoint/storage/texts.rs`: reads texts of a storage within bounds.
+//! - `checkpoint/bounded.rs`: parses texts of a storage within bounds.
 
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,18 @@
 //! Access to one bucket of an S3-compatible store, as the environment and options describe it.
 //!
-//! ```text
-//!  endpoint       the URL of a bucket, by the addressing style of its store
-//!  credentials    the identity of requests: that of a Secret, of the pod, or none; never that of the node
-//!  http           limits of waits and sizes, and no redirects
-//!  answers        what a failed request means
-//!  expected       the checksum that an answer promises
-//!  names          listings of names for programs with little memory
-//! ```
+//! object_store signs, sends and parses requests. Callers retry them, because the time for which a request may fail
+//! depends on the progress of other requests.
 //!
-//! object_store signs, sends and parses. It does not retry here, because the time for which a request may fail depends on
-//! the progress of others; callers do.
+//! **Invariant:** it uses no credentials of the node, and no message contains a secret.
+//!
+//! Files:
+//!
+//! - `endpoint.rs`: the URL of a bucket, by the addressing style of its store.
+//! - `credentials.rs`: the identity of requests: that of a Secret, of the pod, or none.
+//! - `http.rs`: limits of waits and sizes; redirects are not followed.
+//! - `answers.rs`: what a failed request means.
+//! - `expected.rs`: the checksum that an answer promises.
+//! - `names.rs`: listings of names, page by page, for programs with little memory.
 
 #![forbid(unsafe_code)]
 

@@ -7,9 +7,54 @@
 //!  HPAs, ScaledObjects                            caches    pure      pure    I/O  ─▶ status, events
 //! ```
 //!
-//! `collect` reads the sources (`sources`) of each object, at its own times, and those of metrics agents (`agents`) also when
-//! one sends; `observe` only reads caches and samples. The arithmetic is in the crate `scaling`. What is not measured is a
-//! fault, never zero.
+//! `collect` reads the sources of each object at its own times. It reads metrics agents also when an agent sends.
+//! `observe` reads only caches and samples. The crate `scaling` has the arithmetic.
+//!
+//! **Invariant:** a missing value is a fault and never zero, except the latency of an engine that reports no request. A
+//! query reads no series of another namespace. Every answer is bounded in bytes and in time, and no redirect is
+//! followed. A Secret is read by its name and never listed, and no message contains a token. Writes of another manager
+//! are answered at most three times within five minutes.
+//!
+//! Files, beside those of every controller (`observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`, `metrics.rs`):
+//!
+//! - `target.rs`: what can be scaled, and which object where one owns the other.
+//! - `other_kinds.rs`: targets of kinds that are not watched.
+//! - `contender.rs`: other autoscalers of a target.
+//! - `contest.rs`: others that write the replicas of a target.
+//! - `first_look.rs`: announces a first value whose unit must be wrong.
+//! - `selector.rs`, `pod.rs`: the pods that the selector of a target matches.
+//! - `owners.rs`: which of these pods are the target's.
+//! - `metric.rs`: words and numbers of a metric for users.
+//! - `configuration.rs`: the options.
+//! - `validities.rs`: which AIScalers are valid.
+//! - `history.rs`: what the status keeps for a restart.
+//!
+//! The way of a sample:
+//!
+//! - `collect.rs`: reads the sources of one object.
+//! - `credentials.rs`: tokens and authorities from Secrets.
+//! - `answer.rs`: judges what was read.
+//! - `samples.rs`: keeps what was read last, and what became of the last writes.
+//! - `trend.rs`: finds counters that were meant as gauges.
+//! - `rates.rs`: shares scrapes between objects that read the same metric of the same target.
+//! - `agents.rs`: where the metrics agents are, and which AIScalers a snapshot concerns.
+//! - `sources.rs`: what a source gives: a sample, or the fault that explains its absence.
+//!
+//! Files of `sources`:
+//!
+//! - `prometheus.rs`: sends one query to a Prometheus-compatible server.
+//! - `prometheus/url.rs`: which servers users may name.
+//! - `prometheus/answer.rs`: judges the answer of a server.
+//! - `prometheus/secret.rs`: a token and authorities of a Secret.
+//! - `promql.rs`: restricts a query to its namespace, or refuses it; its parser is in `promql`.
+//! - `pods.rs`: scrapes one pod.
+//! - `pods/bodies.rs`: how many answers are read at once.
+//! - `pods/scrapes.rs`: turns successive scrapes into rates and percentiles.
+//! - `pods/kept.rs`: bounds the bytes of scrapes, in all and for each namespace.
+//! - `histogram.rs`: percentiles of a histogram.
+//! - `engines.rs`: the table of what engines call their load.
+//! - `agents.rs`: judges what metrics agents report about the GPUs of pods.
+//! - `body.rs`: reads a body up to a limit.
 
 #![forbid(unsafe_code)]
 

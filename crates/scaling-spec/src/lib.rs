@@ -1,6 +1,6 @@
-//! The scaling fields that several kinds share, as values of `scaling`. Pure.
+//! The scaling fields that AIScaler and AIDispatcher share, as values of `scaling`. Pure.
 //!
-//! It is apart from both: `scaling` knows no kind, and `api` no policy.
+//! The crate is apart from both: `scaling` knows no kind, and `api` no policy.
 
 #![forbid(unsafe_code)]
 

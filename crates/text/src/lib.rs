@@ -1,7 +1,11 @@
 //! Sanitizes text of other programs for messages of conditions and events. Pure.
 //!
-//! Messages quote webhooks, nodes and engines, whose text must not contain terminal control sequences or invisible
-//! characters, and no secrets of a log. A separate crate, because programs use it that share nothing else.
+//! Messages quote webhooks, nodes and engines. A message contains no terminal control sequences, no invisible
+//! characters and no secrets of a log. The crate is separate, because programs use it that share nothing else.
+//!
+//! Files:
+//!
+//! - `redaction.rs`: removes secrets from text of logs.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Controller of TrainingJob: runs fine-tuning in attempts, each a Job, until one has proven its result, and reports progress.
+//! Controller of TrainingJob: runs fine-tuning in attempts, each a Job, until one has proven its result.
 //!
 //! ```text
 //!  TrainingJob ──┐
@@ -9,9 +9,57 @@
 //!  metrics agents┘
 //! ```
 //!
-//! `observe` only reads caches and what `progress` has read of a log, `validate` and `plan` are pure, `apply` sends requests.
-//! `swift` has ms-swift's command line. The launcher in each pod (`crates/training-launcher`) finds the checkpoint to resume
-//! from, and proves success.
+//! `observe` reads only caches and what `progress` has read of a log. `validate` and `plan` are pure. `apply` sends
+//! requests. The launcher in each pod (`crates/training-launcher`) finds the checkpoint to resume from, and proves
+//! success.
+//!
+//! **Invariant:** an attempt is one Job. The Job is created once, and only its labels are put back, so an upgrade
+//! restarts nothing. The end of an attempt is in the status before anything follows from it. The next attempt begins
+//! when every pod of the last attempt has ended. A log that cannot be read ends nothing, and no claim is deleted in
+//! doubt.
+//!
+//! Files, beside those of every controller (`observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`, `metrics.rs`):
+//!
+//! - `swift.rs`: the command line of ms-swift from method, device, GPUs, nodes and version.
+//! - `swift/version.rs`: what differs between versions of ms-swift.
+//! - `validate/flags.rs`: which arguments of users are refused.
+//! - `wants.rs`: what a job reads of other jobs.
+//! - `resume.rs`: the source of a job that goes on from another job.
+//! - `progress.rs`: follows the log of rank 0.
+//! - `progress/curve.rs`: the curve of the loss.
+//! - `progress/losses.rs`: how many logged steps in a row had a loss that trains nothing.
+//! - `agents.rs`: how busy the GPUs of a job are, as metrics agents report it.
+//! - `job_view.rs`, `volume_snapshot.rs`: views of Jobs and VolumeSnapshots.
+//! - `late_watch.rs`: asks the API server for what a watch may not show.
+//! - `names.rs`: names of children.
+//!
+//! Files of `plan`:
+//!
+//! - `stage.rs`: where a job is in its life.
+//! - `stage/checks.rs`: what ends an attempt that runs.
+//! - `begin.rs`: begins an attempt.
+//! - `end.rs`: writes the end of an attempt.
+//! - `clearing.rs`: ends what is left of an attempt.
+//! - `failure.rs`: why an attempt failed.
+//! - `retry.rs`: what follows a failed attempt.
+//! - `mitigation.rs`: settings that need less GPU memory.
+//! - `avoid.rs`: the nodes that are not used.
+//! - `idle.rs`: whether GPUs are idle.
+//! - `loss.rs`: whether the loss is a number.
+//! - `dependencies.rs`: what other jobs have left.
+//! - `resume.rs`: whether a job can go on from the checkpoints of another job.
+//! - `attempt_job.rs`, `pod.rs`, `service.rs`, `claim.rs`: the children of an attempt.
+//! - `metadata.rs`: name, owner and labels of children.
+//! - `defaults.rs`: defaults of new Jobs, from the release and the command line.
+//! - `upload_check.rs`: tries the store before the first attempt.
+//! - `upload.rs`: follows the upload.
+//! - `upload_job.rs`: the Jobs that speak to the store.
+//! - `retention.rs`: what becomes of the claim when the TrainingJob is deleted.
+//! - `conditions.rs`: the phase and the conditions.
+//! - `status.rs`: the status.
+//! - `events.rs`: events.
+//! - `held_back.rs`: holds back a status that differs only in details and has not lasted.
+//! - `reduced.rs`: the status that is written if the API server refuses the whole status.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,35 @@
-//! `training-launcher` is the first process of a trainer's container. It takes the output folder for its attempt,
-//! resumes from the newest complete checkpoint, passes the trainer's output through, asks the trainer for a checkpoint
-//! when the pod is asked to end, and says by its exit code and its termination message how the run ended.
+//! `training-launcher` is the first process of a trainer's container.
 //!
-//! `api::launcher` has the options, the exit codes and the message. The launcher must not run a shell, change the
-//! trainer's output, write into checkpoints (but for the ids of models, see `cache`), or write into the output folder while another attempt owns it. No wait is
-//! without a deadline, except that for the end of a trainer that was not asked to end.
+//! The launcher takes the output folder for its attempt and resumes from the newest complete checkpoint. It passes the
+//! trainer's output through. It asks the trainer for a checkpoint when the pod is asked to end. Its exit code and its
+//! termination message state how the run ended.
+//!
+//! `api::launcher` has the options, the exit codes and the message.
+//!
+//! **Invariant:** success is proven, never assumed. No process outlives the launcher. Two attempts never write at once:
+//! the launcher writes nothing into the output folder while another attempt owns it. It runs no shell, does not change
+//! the trainer's output, and writes into checkpoints only the ids of models (`cache.rs`). No wait is without a
+//! deadline, except the wait for the end of a trainer that was not asked to end.
+//!
+//! Files:
+//!
+//! - `cli.rs`: the command line and the environment.
+//! - `install.rs`: copies the program into the pod.
+//! - `prepare.rs`: claims the output folder and decides from where to resume.
+//! - `marker.rs`: the marker of the output folder, which names its attempt.
+//! - `checkpoints.rs`: finds complete checkpoints; `checkpoints` has a file for each form.
+//! - `resume.rs`: finds the checkpoints of another job.
+//! - `cache.rs`: finds and deletes what was loaded from hubs.
+//! - `supervise.rs`: runs the trainer from start to end.
+//! - `processes.rs`: the descendants of the trainer.
+//! - `output.rs`: copies the trainer's streams.
+//! - `log.rs`: reads the trainer's log.
+//! - `watch.rs`: finds that a later attempt owns the folder.
+//! - `timing.rs`: the waiting times, on whose order the fence rests.
+//! - `verdict.rs`: judges how a run ended.
+//! - `fault.rs`: an error of the launcher itself.
+//! - `message.rs`: the termination message.
+//! - `redaction.rs`: removes secrets from the message.
 
 #![forbid(unsafe_code)]
 

@@ -2,11 +2,26 @@
 //!
 //! The controller follows the log of a rank with it, and the launcher reads the output of its trainer. The forms are
 //! those of transformers 4 and 5, tqdm, DPO, PPO and Megatron-SWIFT (`tests/fixtures`), and the errors those of Python,
-//! torchrun, PyTorch and the hubs. Whatever bytes arrive, in whichever chunks, memory is bounded and the same entries
-//! result.
+//! torchrun, PyTorch and the hubs.
 //!
-//! It must not decide whether a training has failed: a line in the form of an error may belong to an exception that the
-//! trainer handled, and any line may be text of the user's data. The exit code decides; the log explains it.
+//! **Invariant:** memory is bounded, and the entries do not depend on the chunks in which bytes arrive. The crate does
+//! not decide whether a training has failed. A line in the form of an error may belong to an exception that the trainer
+//! handled, and any line may be text of the user's data. The exit code decides; the log explains it.
+//!
+//! Files:
+//!
+//! - `segments.rs`: splits the bytes of a log into segments.
+//! - `line.rs`: reads a segment.
+//! - `bar.rs`: progress bars.
+//! - `dict.rs`: logged dicts.
+//! - `megatron.rs`: lines of Megatron-SWIFT 3.
+//! - `exception.rs`: lines in the form of an error.
+//! - `cause.rs`: the causes of errors.
+//! - `hub.rs`: errors of the hubs.
+//! - `errors.rs`: keeps the error that counts.
+//! - `position.rs`: positions, such as `21/27`.
+//! - `remaining.rs`: durations.
+//! - `number.rs`: numbers.
 
 #![forbid(unsafe_code)]
 

@@ -313,10 +313,10 @@ fn summary(record: &Record) -> String {
 mod tests {
     use super::*;
 
-    /// What the command wrote in the run that README.md shows.
+    /// What the command wrote in the run that the manual shows.
     const RECORD: &str = include_str!("../../../docs/scaling.json");
     const PICTURE: &str = include_str!("../../../docs/scaling.svg");
-    const README: &str = include_str!("../../../README.md");
+    const MANUAL: &str = include_str!("../../../docs/getting-started.md");
 
     fn record() -> Record {
         serde_json::from_str(RECORD).unwrap()
@@ -331,9 +331,9 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_shows_the_summary_of_the_record_in_docs() {
+    fn the_manual_shows_the_summary_of_the_record_in_docs() {
         let summary = summary(&record());
-        assert!(README.contains(&summary), "{summary}");
+        assert!(MANUAL.contains(&summary), "{summary}");
     }
 
     #[test]

@@ -1,0 +1,65 @@
+//! The book of `docs`. `build` writes it as HTML, and `reference` writes the pages of `docs/reference` from the code.
+//!
+//! The checks of all manuals are the tests of this crate: `links`, `commands`, `prose`, `conditions` and `reference`. The
+//! YAML of the pages is applied by `tests/admit/manuals.rs`, which has an API server.
+
+#[cfg(test)]
+mod commands;
+#[cfg(test)]
+mod conditions;
+#[cfg(test)]
+mod links;
+mod pages;
+mod prose;
+mod reference;
+mod sources;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+use mdbook_driver::MDBook;
+
+use pages::workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask docs")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Writes the book as HTML into this folder
+    Build { folder: PathBuf },
+    /// Writes the pages of docs/reference from the code
+    Reference {
+        /// Changes nothing and fails if a page is not what would be written
+        #[arg(long)]
+        check: bool,
+    },
+    /// Prints sentences, mean and longest of each manual
+    Sentences,
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Build { folder } => build(folder),
+        Command::Reference { check } => reference::run(check),
+        Command::Sentences => prose::print(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build(folder: PathBuf) -> anyhow::Result<()> {
+    let mut book = MDBook::load(workspace().join("docs")).context("failed to read the book in docs")?;
+    book.config.build.build_dir = folder;
+    book.build().context("failed to write the book")
+}
