@@ -26,7 +26,7 @@
 //! - `prometheus.rs`: a real Prometheus on loopback.
 //! - `monitoring.rs`: what kustomize builds from `deploy/monitoring`.
 //! - `kstatus.rs`: a port of kstatus.
-//! - `sweep.rs`: lets each write of a controller's script fail in every way (`cargo xtask sweep`; a sample in CI).
+//! - `sweep.rs`: lets each write of a controller's script fail in every way (`cargo xtask sweep`).
 //!
 //! Programs beside this crate:
 //!

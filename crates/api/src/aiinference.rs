@@ -162,8 +162,8 @@ pub struct AIInferenceSpec {
     #[schemars(range(min = 30, max = 86400), extend("default" = DEFAULT_SURGE_TIMEOUT_SECONDS))]
     pub surge_timeout_seconds: i32,
 
-    /// Seconds from the time at which the node's Ready condition left True (by default about 40 s after the failure of the
-    /// node) until its pods are replaced. Pods on unreachable or deleted nodes are replaced; pods that are ready on a NotReady
+    /// Seconds from the time at which the node's Ready condition left True until its pods are replaced. Kubernetes notices the
+    /// failure of a node after about 40 s, and since 1.32 after about 50 s. Pods on unreachable or deleted nodes are replaced; pods that are ready on a NotReady
     /// node, for example during a restart of containerd, are not. Pods are never deleted by force: the old pod stays
     /// Terminating until its node is back, is deleted, or is shut down and has the taint node.kubernetes.io/out-of-service.
     /// Default: 30. Changing it restarts nothing.

@@ -271,8 +271,9 @@ pub struct TrainingJobSpec {
     pub on_non_finite_loss: OnNonFiniteLoss,
 
     /// Seconds after which all pods are restarted on other nodes, from the time at which a node's Ready condition left True.
-    /// By default that is about 40 s after the failure of the node. A gang whose log still shows steps is not restarted. Default: 30. Can be
-    /// changed until the job has ended; the next attempt's pods have the new tolerations.
+    /// Kubernetes notices the failure of a node after about 40 s, and since 1.32 after about 50 s. A gang whose log still
+    /// shows steps is not restarted. Default: 30. Can be changed until the job has ended; the pods of the next attempt have the
+    /// new tolerations.
     #[serde(default = "half_a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub node_failure_seconds: i32,
