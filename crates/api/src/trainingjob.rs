@@ -468,7 +468,7 @@ pub struct Output {
     pub cache: HubCache,
 
     /// Size of the new claim. A checkpoint of method full has about 14 bytes for each parameter of the model.
-    /// `keepCheckpoints` of them and one more must fit, beside what is loaded from a hub (`cache`). Default: 50Gi.
+    /// The claim must hold `keepCheckpoints` of them and one more, beside what is loaded from a hub (`cache`). Default: 50Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::positive_quantity")]
     pub size: Option<Quantity>,

@@ -381,7 +381,7 @@ impl Picture {
 mod tests {
     use super::*;
 
-    /// What the command wrote in the run that README.md shows.
+    /// What the command wrote in the run that the manual shows.
     const RECORD: &str = include_str!("../../../../docs/node-death.json");
     const PICTURE: &str = include_str!("../../../../docs/node-death.svg");
 

@@ -10,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use super::cell;
 
 pub(super) fn page() -> anyhow::Result<String> {
-    let mut page = "# Fields\n\nThe same texts are in `kubectl explain`, as in `kubectl explain aii.spec.gpu`. \
+    let mut page = "# Fields\n\nThe same texts are in `kubectl explain`, as in `kubectl explain aii.spec.gpu`.\n\n\
                     A field without a default may be absent. `[]` is an item of a list, and `.*` a value of a map.\n"
         .to_owned();
     for crd in api::crds::crds() {
