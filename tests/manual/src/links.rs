@@ -1,8 +1,8 @@
 //! Every link of a manual leads to something: a file of the repository, and a heading where the link names one.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
-use crate::pages::{pages, workspace};
+use crate::pages::{pages, target, workspace};
 
 /// The anchor of a heading, as GitHub and mdBook make it.
 fn anchor(heading: &str) -> String {
@@ -11,21 +11,6 @@ fn anchor(heading: &str) -> String {
         .chars()
         .filter(|character| character.is_alphanumeric() || matches!(character, '-' | '_' | ' '));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
-}
-
-/// Without `.` and `..`; `None` above the root.
-fn normal(path: &Path) -> Option<String> {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.to_str()?.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => {
-                parts.pop()?;
-            }
-            part => parts.push(part),
-        }
-    }
-    Some(parts.join("/"))
 }
 
 #[test]
@@ -44,10 +29,8 @@ fn links_lead_to_files_and_headings() {
     for page in &pages {
         for link in page.parts().links.iter().filter(|link| !link.contains("://")) {
             followed += 1;
-            let (file, heading) =
-                link.split_once('#').map_or((link.as_str(), None), |(file, heading)| (file, Some(heading)));
-            let folder = Path::new(&page.path).parent().unwrap();
-            let target = if file.is_empty() { Some(page.path.clone()) } else { normal(&folder.join(file)) };
+            let heading = link.split_once('#').map(|(_, heading)| heading);
+            let target = target(page, link);
             let exists = target.as_ref().is_some_and(|target| workspace().join(target).exists());
             let has_heading = heading.is_none_or(|heading| {
                 let of_target = target.as_ref().and_then(|target| headings.get(target.as_str()));

@@ -3,6 +3,7 @@
 //! The checks of all manuals are the tests of this crate: `links`, `commands`, `prose`, `conditions` and `reference`. The
 //! YAML of the pages is applied by `tests/admit/manuals.rs`, which has an API server.
 
+mod book;
 #[cfg(test)]
 mod commands;
 #[cfg(test)]
@@ -16,11 +17,7 @@ mod sources;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use mdbook_driver::MDBook;
-
-use pages::workspace;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask docs")]
@@ -45,7 +42,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Args::parse().command {
-        Command::Build { folder } => build(folder),
+        Command::Build { folder } => book::build(folder),
         Command::Reference { check } => reference::run(check),
         Command::Sentences => prose::print(),
     };
@@ -56,10 +53,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn build(folder: PathBuf) -> anyhow::Result<()> {
-    let mut book = MDBook::load(workspace().join("docs")).context("failed to read the book in docs")?;
-    book.config.build.build_dir = folder;
-    book.build().context("failed to write the book")
 }

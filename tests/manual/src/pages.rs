@@ -35,6 +35,24 @@ pub(crate) fn workspace() -> &'static Path {
     Path::new(OWN).parent().and_then(Path::parent).unwrap_or(Path::new(OWN))
 }
 
+/// The path in the repository to which a link without a scheme leads; `None` above the root.
+pub(crate) fn target(page: &Page, link: &str) -> Option<String> {
+    let file = link.split_once('#').map_or(link, |(file, _)| file);
+    if file.is_empty() {
+        return Some(page.path.clone());
+    }
+    let mut parts: Vec<&str> = page.path.split('/').collect();
+    parts.pop();
+    for part in file.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
 /// All manuals: at the root, in `docs`, and beside crates and manifests.
 pub(crate) fn pages() -> anyhow::Result<Vec<Page>> {
     let mut paths = files_of(workspace())?;
