@@ -36,7 +36,7 @@ struct Cli {
 enum Command {
     #[command(flatten)]
     Cluster(cluster::Command),
-    /// Writes deploy/crds from the types in crates/api
+    /// Writes deploy/crds, the admission policies, the generated part of proto and docs/reference from the code
     Codegen(codegen::Args),
     /// Builds the tools and the binaries, then runs every test
     Test(test::Args),

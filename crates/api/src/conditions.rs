@@ -3,7 +3,7 @@
 //! A condition is absent while its feature is not used.
 
 // Every kind but AIScaler.
-/// The spec is valid. If False, only a change of the spec helps.
+/// The spec is valid. If False, the message says what to change, or which object to delete.
 pub const ACCEPTED: &str = "Accepted";
 /// Summary, with reason and message of the first failing condition. Not used by TrainingJob.
 pub const READY: &str = "Ready";
@@ -14,7 +14,7 @@ pub const RECONCILING: &str = "Reconciling";
 pub const STALLED: &str = "Stalled";
 
 // AIInference and AIDispatcher.
-/// At least the minimum of replicas, of any revision, is ready.
+/// At least one replica, of any revision, is ready.
 pub const AVAILABLE: &str = "Available";
 /// The current revision is complete or in progress.
 pub const PROGRESSING: &str = "Progressing";
@@ -40,7 +40,7 @@ pub const NO_PROGRESS: &str = "NoProgress";
 pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
 /// The result has been uploaded.
 pub const UPLOADED: &str = "Uploaded";
-/// No pods run because `suspend` is set.
+/// `suspend` is set: no attempt starts. Pods of the last one may still save a checkpoint, and an upload goes on.
 pub const SUSPENDED: &str = "Suspended";
 /// Terminal: the job has succeeded.
 pub const COMPLETE: &str = "Complete";

@@ -9,7 +9,7 @@ pub const VALID: &str = "Valid";
 pub const INVALID_SPEC: &str = "InvalidSpec";
 /// `Accepted`: a path could be the output of several TrainingJobs.
 pub const AMBIGUOUS_DEPENDENCY: &str = "AmbiguousDependency";
-/// `Accepted`: the output claim has files of an earlier job of the name.
+/// The output has checkpoints of another job, or another job still writes there.
 pub const OUTPUT_NOT_EMPTY: &str = "OutputNotEmpty";
 
 // Ready, in addition to the reason of the first failing condition.
@@ -21,7 +21,7 @@ pub const STOPPED: &str = "Stopped";
 pub const PAUSED: &str = "Paused";
 /// A child with the needed name belongs to another owner.
 pub const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
-/// The API server has refused a write, because of an admission policy, a webhook or a missing right.
+/// The API server has refused a write, because of an admission policy, a webhook or a quota.
 pub const DENIED: &str = "Denied";
 
 // Events only.
@@ -45,7 +45,7 @@ pub const SOURCE_NOT_FOUND: &str = "SourceNotFound";
 pub const SOURCE_UNREACHABLE: &str = "SourceUnreachable";
 /// A file differs from its checksum.
 pub const CHECKSUM_MISMATCH: &str = "ChecksumMismatch";
-/// A volume is full.
+/// A volume or a disk has no room, or the data is larger than a limit.
 pub const OUT_OF_SPACE: &str = "OutOfSpace";
 /// The PersistentVolumeClaim does not exist.
 pub const CLAIM_NOT_FOUND: &str = "ClaimNotFound";
@@ -63,11 +63,11 @@ pub const INSUFFICIENT_GPU: &str = "InsufficientGPU";
 pub const NO_SUCH_PRODUCT: &str = "NoSuchProduct";
 /// `Scheduled`: the scheduler finds no node; the message has its reason.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
-/// `Scheduled`: a ResourceQuota allows no more pods.
+/// Kueue, or a ResourceQuota, does not admit the pods.
 pub const QUOTA_PENDING: &str = "QuotaPending";
 
 // Available.
-/// `Available`: enough replicas are ready.
+/// `Available`: at least one replica is ready.
 pub const MINIMUM_REPLICAS: &str = "MinimumReplicas";
 /// `Available`: no replica is ready.
 pub const NO_READY_REPLICAS: &str = "NoReadyReplicas";
@@ -89,7 +89,7 @@ pub const CRASH_LOOP: &str = "CrashLoop";
 pub const OUT_OF_MEMORY: &str = "OutOfMemory";
 /// A kubelet cannot pull an image.
 pub const IMAGE_PULL_FAILED: &str = "ImagePullFailed";
-/// A Secret or a ConfigMap that a container refers to, or a key of it, does not exist.
+/// A Secret that a container or a volume refers to, or a key of the Secret, does not exist.
 pub const SECRET_NOT_FOUND: &str = "SecretNotFound";
 /// A ConfigMap that a container refers to, or a key of the ConfigMap, does not exist.
 pub const CONFIG_MAP_NOT_FOUND: &str = "ConfigMapNotFound";
@@ -127,7 +127,7 @@ pub const GPU_FAULT: &str = "GPUFault";
 // DependenciesReady of TrainingJob.
 /// `DependenciesReady`: all dependencies have succeeded.
 pub const ALL_SUCCEEDED: &str = "AllSucceeded";
-/// `DependenciesReady`: a dependency has not ended.
+/// Something else comes first: a job, an upload, or the first samples of an AIScaler. The message names it.
 pub const WAITING: &str = "Waiting";
 /// A dependency has failed.
 pub const DEPENDENCY_FAILED: &str = "DependencyFailed";
@@ -171,7 +171,7 @@ pub const UPLOAD_NOT_POSSIBLE: &str = "UploadNotPossible";
 pub const SUCCEEDED: &str = "Succeeded";
 /// A GPU had too little memory.
 pub const CUDA_OUT_OF_MEMORY: &str = "CudaOutOfMemory";
-/// A trainer used more memory than its limit.
+/// The memory limit of a trainer, or the memory of its node, ran out.
 pub const HOST_OUT_OF_MEMORY: &str = "HostOutOfMemory";
 /// ms-swift has refused its arguments.
 pub const INVALID_ARGUMENTS: &str = "InvalidArguments";
@@ -179,7 +179,7 @@ pub const INVALID_ARGUMENTS: &str = "InvalidArguments";
 pub const USER_ERROR: &str = "UserError";
 /// The connection to another rank ended; why that one ended is not known.
 pub const PEER_LOST: &str = "PeerLost";
-/// Pods were preempted or evicted.
+/// A pod was deleted, preempted or drained, or was asked to end. An eviction for disk or memory has a reason of its own.
 pub const PREEMPTED: &str = "Preempted";
 /// The node of a pod was lost.
 pub const NODE_LOST: &str = "NodeLost";
@@ -187,7 +187,7 @@ pub const NODE_LOST: &str = "NodeLost";
 pub const POD_REFUSED: &str = "PodRefused";
 /// The trainer has made no progress for `noProgressSeconds`, or no first step for `firstStepSeconds`.
 pub const NO_PROGRESS: &str = "NoProgress";
-/// Also the reason of the condition LossNotFinite.
+/// The loss was no finite number, or 0 without a gradient, in 20 logged steps in a row.
 pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
 /// The trainer cannot continue from the checkpoints of spec.resumeFrom.
 pub const CANNOT_RESUME: &str = "CannotResume";
@@ -197,7 +197,7 @@ pub const OUTPUT_UNUSABLE: &str = "OutputUnusable";
 pub const GPU_IDLE: &str = "GPUIdle";
 /// `Failed`: `activeDeadlineSeconds` has passed.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
-/// `Failed`: more attempts have failed than `retryLimit` allows.
+/// `Failed`: more attempts have failed than `retryLimit` allows, or 21 interruptions in a row left no newer checkpoint.
 pub const RETRIES_EXHAUSTED: &str = "RetriesExhausted";
 /// The trainer has ended before its last step, without an error.
 pub const STOPPED_EARLY: &str = "StoppedEarly";
@@ -211,7 +211,7 @@ pub const DIM_MISMATCH: &str = "DimMismatch";
 pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
 /// The vector store or the checkpoint store refuses the credentials.
 pub const STORE_UNAUTHORIZED: &str = "StoreUnauthorized";
-/// The bucket for checkpoints.
+/// The bucket of `checkpoint.uri` does not exist.
 pub const BUCKET_NOT_FOUND: &str = "BucketNotFound";
 
 // CheckpointFailed of AIDispatcher.

@@ -489,8 +489,9 @@ pub struct Output {
     #[x_kube(validation = rules::mountable_path())]
     pub mount_path: Option<String>,
 
-    /// What becomes of the claim when the job is deleted. Retain: it is kept. Delete: it is deleted; with `upload` only if the
-    /// result has been uploaded. Snapshot: a VolumeSnapshot is taken, then it is deleted. A claim that an earlier job of the name has left is always kept. Default: Retain.
+    /// What becomes of the claim when the job is deleted. Retain: it is kept. Delete: it is deleted, unless `upload` has not
+    /// uploaded the result yet. Checkpoints of a job that has no result are deleted, too. Snapshot: a VolumeSnapshot is taken,
+    /// then the claim is deleted. A claim that an earlier job of the name has left is always kept. Default: Retain.
     #[serde(default)]
     pub retention: Retention,
 

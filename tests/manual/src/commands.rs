@@ -1,5 +1,5 @@
-//! Every command of a `console` block exists: its program is a known one, the subcommand of `cargo xtask` is declared, and a
-//! filter of `cargo xtask test` finds a test.
+//! The first program of each command of a `console` block is a known one. A subcommand of `cargo xtask` is declared, and a
+//! filter of `cargo xtask test` is part of a test's name.
 
 use std::collections::BTreeSet;
 
@@ -93,4 +93,17 @@ fn commands_of_manuals_exist() {
     }
     assert!(unknown.is_empty(), "{}", unknown.join("\n"));
     assert!(seen > 30, "{seen}");
+}
+
+/// `tests/admit/manuals.rs` finds manifests by the same lines.
+#[test]
+fn blocks_are_of_known_kinds_and_stand_at_the_left() {
+    let known = ["", "console", "text", "json", "yaml", "yaml,fragment", "rust", "python", "promql", "toml"];
+    let mut unknown = Vec::new();
+    for page in pages().unwrap() {
+        let fences = page.text.lines().filter(|line| line.trim_start().starts_with("```"));
+        let other = fences.filter(|line| line.strip_prefix("```").is_none_or(|info| !known.contains(&info)));
+        unknown.extend(other.map(|line| format!("{}: {line}", page.path)));
+    }
+    assert!(unknown.is_empty(), "{}", unknown.join("\n"));
 }

@@ -19,8 +19,12 @@ fn links_lead_to_files_and_headings() {
     let headings: BTreeMap<&str, Vec<String>> = pages
         .iter()
         .map(|page| {
-            // Code in a heading counts with its text.
-            let lines = page.text.lines().filter(|line| line.starts_with('#'));
+            // Code in a heading counts with its text; a line of a block of code that begins so is a comment.
+            let mut is_code = false;
+            let lines = page.text.lines().filter(|line| {
+                is_code ^= line.trim_start().starts_with("```");
+                !is_code && line.starts_with('#')
+            });
             (page.path.as_str(), lines.map(|line| anchor(line.trim_start_matches('#'))).collect())
         })
         .collect();

@@ -20,7 +20,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask docs")]
+#[command(name = "cargo run --package manual --")]
 struct Args {
     #[command(subcommand)]
     command: Command,

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use anyhow::Context as _;
@@ -31,8 +32,13 @@ pub(crate) struct Parts {
 
 /// The root of the repository.
 pub(crate) fn workspace() -> &'static Path {
-    const OWN: &str = env!("CARGO_MANIFEST_DIR");
-    Path::new(OWN).parent().and_then(Path::parent).unwrap_or(Path::new(OWN))
+    static WORKSPACE: OnceLock<PathBuf> = OnceLock::new();
+    WORKSPACE.get_or_init(|| {
+        // What cargo says when it starts the program: checkouts can share what was built.
+        let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let own = PathBuf::from(own);
+        own.ancestors().nth(2).map_or_else(|| own.clone(), Path::to_owned)
+    })
 }
 
 /// The path in the repository to which a link without a scheme leads; `None` above the root.
@@ -56,14 +62,9 @@ pub(crate) fn target(page: &Page, link: &str) -> Option<String> {
 /// All manuals: at the root, in `docs`, and beside crates and manifests.
 pub(crate) fn pages() -> anyhow::Result<Vec<Page>> {
     let mut paths = files_of(workspace())?;
-    for folder in ["crates", "deploy", "tests"] {
-        for entry in entries(&workspace().join(folder))? {
-            if entry.is_dir() {
-                paths.extend(files_of(&entry)?);
-            }
-        }
+    for folder in ["crates", "deploy", "docs", "tests"] {
+        below(&workspace().join(folder), &mut paths)?;
     }
-    below(&workspace().join("docs"), &mut paths)?;
     paths.sort();
     paths.iter().map(|path| page(path)).collect()
 }

@@ -62,6 +62,60 @@ mod tests {
     }
 
     #[test]
+    fn every_controller_and_every_program_of_nodes_has_its_sections() {
+        use api::controllers::{CONTROLLERS, NODE_PROGRAMS};
+        let controllers = CONTROLLERS.iter().map(|controller| controller.name);
+        for name in controllers.chain(NODE_PROGRAMS.iter().map(|program| program.name)) {
+            for page in [options::page(), metrics::page().unwrap()] {
+                assert!(page.contains(&format!("\n## {name}\n")), "{name}");
+            }
+        }
+    }
+
+    /// With what the names of this project's metrics begin.
+    const PREFIXES: [&str; 13] = [
+        "DCGM_FI_",
+        "agent_",
+        "aidispatcher_",
+        "aiinference_",
+        "aiscaler_",
+        "controller_runtime_",
+        "gpu_",
+        "leader_election_",
+        "metrics_agent_",
+        "metrics_source",
+        "trainingjob_",
+        "watch_",
+        "workqueue_",
+    ];
+
+    #[test]
+    fn the_metrics_of_every_alert_are_on_the_page() {
+        let page = metrics::page().unwrap();
+        let is_there = |name: &str| page.contains(&format!("| `{name}` |"));
+        let mut found = 0;
+        for folder in fs::read_dir(workspace().join("deploy/monitoring")).unwrap() {
+            let path = folder.unwrap().path().join("rules.yaml");
+            let Ok(text) = fs::read_to_string(&path) else { continue };
+            // Only expressions: texts name labels and fields, too.
+            let expressions = text.split("expr:").skip(1).filter_map(|rest| rest.split("labels:").next());
+            for word in expressions.flat_map(|expression| {
+                expression.split(|character: char| !character.is_ascii_alphanumeric() && character != '_')
+            }) {
+                if !PREFIXES.iter().any(|prefix| word.starts_with(prefix)) {
+                    continue;
+                }
+                let endings = ["", "_total", "_bucket", "_sum", "_count"];
+                let is_documented =
+                    endings.iter().any(|ending| word.strip_suffix(ending).is_some_and(is_there));
+                assert!(is_documented, "{word} of {} is not on the page of metrics", path.display());
+                found += 1;
+            }
+        }
+        assert!(found > 20, "{found}");
+    }
+
+    #[test]
     fn a_cell_has_one_line_and_no_end_of_its_own() {
         assert_eq!(cell("a | b\nc\n\nd\n"), "a \\| b c<br>d");
     }

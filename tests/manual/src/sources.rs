@@ -58,10 +58,15 @@ impl Sources {
                 .trim_end_matches("/main")
                 .trim_end_matches("/mod")
                 .replace('/', "::");
-            let names = text.lines().filter_map(|line| line.trim_start().split_once("fn "));
-            let names = names.filter(|(before, _)| matches!(*before, "" | "async " | "pub " | "pub(crate) "));
-            found
-                .extend(names.filter_map(|(_, rest)| Some(format!("{module}::{}", rest.split('(').next()?))));
+            let mut is_test = false;
+            for line in text.lines().map(str::trim_start) {
+                if let Some((_, rest)) = line.split_once("fn ").filter(|_| is_test) {
+                    let name = rest.split('(').next().unwrap_or_default();
+                    found.insert(format!("{module}::{name}"));
+                    is_test = false;
+                }
+                is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            }
         }
         found
     }

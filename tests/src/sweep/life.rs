@@ -51,8 +51,8 @@ const IDLE_AFTER: Duration = Duration::from_millis(700);
 /// Nothing may be written for so long after the last event of a watch: longer than a controller may put off a change that
 /// can wait (`EventDelays::detail` of `runtime`, two seconds).
 const QUIET: Duration = Duration::from_millis(2_500);
-/// The longest back-off of a watch that has failed a few times, beside what the step itself takes: more than a minute where
-/// 72 lives of four controllers share two cores.
+/// How long a step may take until the controller is at rest. It covers the longest back-off of a watch. One minute was too
+/// short with the sweeps of four controllers at once on two cores.
 const SETTLES_WITHIN: Duration = Duration::from_secs(180);
 /// So many steps follow the one with the fault, and then the object is deleted: what a controller does next follows from
 /// what is in the API, and that has been compared.

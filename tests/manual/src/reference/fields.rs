@@ -11,7 +11,7 @@ use super::cell;
 
 pub(super) fn page() -> anyhow::Result<String> {
     let mut page = "# Fields\n\nThe same texts are in `kubectl explain`, as in `kubectl explain aii.spec.gpu`.\n\n\
-                    A field without a default may be absent. `[]` is an item of a list, and `.*` a value of a map.\n"
+                    A field may be absent, unless the column of defaults says `required`. `[]` is an item of a list, and `.*` a value of a map.\n"
         .to_owned();
     for crd in api::crds::crds() {
         let spec = &crd.spec;
@@ -27,9 +27,10 @@ pub(super) fn page() -> anyhow::Result<String> {
         )?;
         page.push_str("| field | type | default | meaning |\n|---|---|---|---|\n");
         let root = schema(&crd).context("a definition without a schema")?;
+        let required = root.required.as_deref().unwrap_or_default();
         for part in ["spec", "status"] {
             let found = root.properties.as_ref().and_then(|properties| properties.get(part));
-            walk(&mut page, part, found.with_context(|| format!("no {part}"))?, &[])?;
+            walk(&mut page, part, found.with_context(|| format!("no {part}"))?, required)?;
         }
     }
     Ok(page)
@@ -72,7 +73,7 @@ fn walk(page: &mut String, path: &str, schema: &JSONSchemaProps, required: &[Str
     Ok(())
 }
 
-/// The type, with what else the API server checks without CEL.
+/// The type, with its values, its range and its largest number of items.
 fn kind(schema: &JSONSchemaProps) -> String {
     let mut kind = schema.type_.clone().unwrap_or_else(|| "any".to_owned());
     if schema.x_kubernetes_int_or_string == Some(true) {

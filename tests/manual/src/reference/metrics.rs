@@ -27,8 +27,8 @@ pub(super) fn page() -> anyhow::Result<String> {
     let sources = Sources::read()?;
     let mut shared = Families::default();
     shared.visit_file(&sources.file("crates/api/src/monitor.rs")?);
-    let mut page = "# Metrics\n\nEvery program serves them at `/metrics` of its admin address. A counter has the ending \
-                    `_total` there.\n"
+    let mut page = "# Metrics\n\nControllers and the metrics-agent serve them at `/metrics` of `--admin-address`, and monitors \
+                    on port 9410.\nPrometheus shows a counter with the ending `_total`.\n"
         .to_owned();
     for (heading, folder) in PROGRAMS {
         let mut families = Families { names: shared.names.clone(), ..Families::default() };
@@ -78,10 +78,10 @@ impl Families {
 
     fn pair(&mut self, name: &syn::Expr, help: &syn::Expr) {
         let Some((name, help)) = self.text(name).zip(self.text(help)) else { return };
-        let is_of_name =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_<>".contains(&byte);
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_<>".contains(&byte);
         let is_name = name.contains('_') && name.bytes().all(is_of_name);
-        if is_name && help.starts_with(|first: char| first.is_uppercase()) {
+        let begins_a_sentence = |first: char| first.is_uppercase() || first.is_ascii_digit();
+        if is_name && help.contains(' ') && help.starts_with(begins_a_sentence) {
             self.found.insert(name, help);
         }
     }
@@ -91,7 +91,10 @@ impl Families {
             syn::Expr::Reference(reference) => self.text(&reference.expr),
             syn::Expr::Path(path) => self.names.get(&path.path.segments.last()?.ident.to_string()).cloned(),
             // The encoder adds the ending of counters.
-            syn::Expr::MethodCall(call) if call.method == "trim_end_matches" => self.text(&call.receiver),
+            syn::Expr::MethodCall(call) if call.method == "trim_end_matches" => {
+                let text = self.text(&call.receiver)?;
+                Some(text.trim_end_matches("_total").to_owned())
+            }
             syn::Expr::Macro(call) if call.mac.path.is_ident("format") => {
                 // Only the name of a kind is ever put into a name.
                 Some(call.mac.tokens.to_string().split('"').nth(1)?.replace("{}", "<kind>"))
@@ -125,7 +128,12 @@ impl<'ast> Visit<'ast> for Families {
     }
 
     fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
-        self.pairs(&call.args);
+        // `exported` of the metrics-agent has the help at its end.
+        let is_row = matches!(&*call.func, syn::Expr::Path(path) if path.path.is_ident("exported"));
+        match (call.args.first(), call.args.last()) {
+            (Some(name), Some(help)) if is_row => self.pair(name, help),
+            _ => self.pairs(&call.args),
+        }
         syn::visit::visit_expr_call(self, call);
     }
 

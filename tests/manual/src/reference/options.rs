@@ -19,7 +19,7 @@ pub(super) fn page() -> String {
         .reduce(|all, names| all.intersection(&names).cloned().collect())
         .unwrap_or_default();
     let mut page =
-        "# Options\n\nThe options of each program, with the environment variable that sets the same. \
+        "# Options\n\nThe options of the controllers and of the metrics-agent. An environment variable sets the same. \
                     An option on the command line wins.\n"
             .to_owned();
     let [first, ..] = &controllers;
@@ -50,7 +50,7 @@ fn section(page: &mut String, heading: &str, command: &Command, is_in: impl Fn(&
 fn row(page: &mut String, name: &str, argument: &Arg) {
     let variable = argument.get_env().map(|variable| format!("`{}`", variable.to_string_lossy()));
     let takes_value = argument.get_action().takes_values();
-    let defaults = argument.get_default_values().iter().filter(|_| takes_value);
+    let defaults = argument.get_default_values().iter().filter(|default| takes_value && !default.is_empty());
     let defaults: Vec<String> = defaults.map(|default| format!("`{}`", default.to_string_lossy())).collect();
     let mut meaning = argument.get_help().map(ToString::to_string).unwrap_or_default();
     let values: Vec<String> =
