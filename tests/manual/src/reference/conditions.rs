@@ -27,12 +27,20 @@ pub(super) fn page() -> anyhow::Result<String> {
     Ok(page)
 }
 
-/// Names of all conditions and reasons.
+/// Values of all conditions and reasons by the names of their constants.
 #[cfg(test)]
-pub(crate) fn names() -> anyhow::Result<Vec<String>> {
-    let mut all = constants(CONDITIONS)?;
-    all.extend(constants(REASONS)?);
-    Ok(all.into_iter().map(|(name, _)| name).collect())
+pub(crate) fn by_constant() -> anyhow::Result<std::collections::BTreeMap<String, String>> {
+    let mut found = std::collections::BTreeMap::new();
+    for path in [CONDITIONS, REASONS] {
+        for item in Sources::read()?.file(path)?.items {
+            if let syn::Item::Const(item) = item
+                && let Some(value) = text_of(&item.expr)
+            {
+                found.insert(item.ident.to_string(), value);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Values and comments of the constants of a file.
