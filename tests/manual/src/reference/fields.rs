@@ -10,9 +10,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use super::cell;
 
 pub(super) fn page() -> anyhow::Result<String> {
-    let mut page = "# Fields\n\nThe same texts are in `kubectl explain`, as in `kubectl explain aii.spec.gpu`.\n\n\
-                    A field may be absent, unless the column of defaults says `required`. `[]` is an item of a list, and `.*` a value of a map.\n"
-        .to_owned();
+    let mut page =
+        "# Fields\n\nThe same texts are in `kubectl explain`, as in `kubectl explain aii.spec.gpu`.\n\n\
+                    A field may be absent, unless the column of defaults says `required`.\n\
+                    `[]` is an item of a list, and `.*` a value of a map.\n"
+            .to_owned();
     for crd in api::crds::crds() {
         let spec = &crd.spec;
         let version = spec.versions.first().context("a definition without a version")?;

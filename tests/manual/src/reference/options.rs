@@ -19,7 +19,7 @@ pub(super) fn page() -> String {
         .reduce(|all, names| all.intersection(&names).cloned().collect())
         .unwrap_or_default();
     let mut page =
-        "# Options\n\nThe options of the controllers and of the metrics-agent. An environment variable sets the same. \
+        "# Options\n\nThe options of the controllers and of the metrics-agent. An environment variable sets the same.\n\
                     An option on the command line wins.\n"
             .to_owned();
     let [first, ..] = &controllers;
