@@ -10,10 +10,11 @@
 //! ```
 //!
 //! `save` writes the state of a worker while it runs and when it has ended. `restore` restores a state for a new
-//! worker: `survey` finds what there is, `choice` decides, and `claims` claims it. `storage` is the bucket or the folder, `state` is the worker's folder. A state
-//! is restored at most once: a claim is created only if none with its number exists, and is final once its worker has
-//! saved a checkpoint. Until then its pod renews it as often as the heartbeat, so a claim that is too old belongs to
-//! a pod that no longer runs, and another pod may create the claim with the next number.
+//! worker: `survey` finds what there is, `choice` decides, and `claims` claims it. `storage` is the bucket or the folder,
+//! `state` is the worker's folder. A state is restored at most once: a claim is created only if none with its number
+//! exists, and is final once its worker has saved a checkpoint. Until then its pod renews the claim as often as the
+//! heartbeat. So a claim that is too old belongs to a pod that no longer runs. Another pod may then create the claim with
+//! the next number.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Events: that an object became ready or ceased to be, a new reason why it is not ready, new numbers of workers because of
-//! the queue, state that was lost or is not saved, and that a pool has no budget of its own. Pure.
+//! Events: an object became ready or ceased to be, or is not ready for a new reason. The queue changed the number of workers.
+//! State was lost or is not saved. A pool has no budget of its own. Pure.
 
 use api::{
     aidispatcher::{AIDispatcherStatus, Phase},

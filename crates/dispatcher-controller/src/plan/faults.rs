@@ -47,8 +47,8 @@ pub(super) enum FaultyCondition {
     Progressing,
 }
 
-/// A loader that runs for so long after a fault has made progress: it tries a store again for a minute, and the first and the
-/// last step may take a minute each (three requests of 20 s).
+/// A loader that runs for so long after a fault has made progress. It tries a store again for a minute. The first and the last
+/// step may take a minute each (three requests of 20 s).
 const STALL_TIMEOUT: Duration = Duration::from_secs(190);
 
 impl FaultyCondition {

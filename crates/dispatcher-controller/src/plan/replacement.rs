@@ -7,8 +7,8 @@
 //! ready, the idle one gets the lowest deletion cost, and the Deployment its number back. Until then nothing ends: a new
 //! worker that finds no node, no quota or no storage costs the pool nothing, and is given up after a while.
 //!
-//! As in a rollout, the idle one ends first only if the new one waits for the claim that it holds, as far as the pods show
-//! it: the Deployment has one worker less until the idle one ends.
+//! As in a rollout, the idle worker ends first only if the new worker waits for the claim that the idle worker holds. The
+//! pods show that. The Deployment then has one worker less until the idle worker ends.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! How many workers there should be, and which go first when there are too many. Pure.
 //!
-//! Before the number falls, busy workers get a higher deletion cost than idle ones, and the number follows once these costs
-//! were seen for a moment: the ReplicaSet controller must have them before it chooses pods. So idle workers go first.
+//! Before the number falls, busy workers get a higher deletion cost than idle ones. The number follows once these costs were
+//! seen for a moment, because the ReplicaSet controller must have them before it chooses pods. So idle workers go first.
 
 use std::time::Duration;
 

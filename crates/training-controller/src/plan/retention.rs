@@ -1,8 +1,8 @@
 //! What becomes of the output when its TrainingJob is deleted: kept, deleted, or deleted after a snapshot. Pure.
 //!
 //! A finalizer keeps the TrainingJob until then. Each wait has ten minutes, by the clock of this process from when it began to
-//! wait. Whatever is in doubt stays: no data is deleted because a time is over, no claim that was made for another
-//! TrainingJob, and with retention Delete no result that is to be uploaded and was not.
+//! wait. In doubt a claim stays. No data is deleted because a time is over. A claim of another TrainingJob stays. With
+//! retention Delete, a result that is to be uploaded and was not stays.
 
 use std::time::Duration;
 

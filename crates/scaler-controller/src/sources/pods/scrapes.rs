@@ -1,7 +1,7 @@
 //! Turns successive scrapes of pods into samples: rates of counters, percentiles of what histograms have gained. Pure.
 //!
-//! It holds what the rates need and no more: of each pod up to five points within the window, of at most 2000 pods, and of
-//! no more bytes than its share, until the pod is forgotten. A counter that falls has begun anew, and counts from zero. It
+//! It holds what the rates need and no more: of each pod up to five points within the window, until the pod is forgotten. It
+//! holds at most 2000 pods, and no more bytes than its share. A counter that falls has begun anew, and counts from zero. It
 //! must not invent values: without a first scrape, and after a pause, there is a fault instead.
 
 use std::{
