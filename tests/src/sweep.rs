@@ -103,8 +103,9 @@ async fn reference(setup: &Setup<'_>) -> Result<Reference, String> {
     let one = async || {
         let slot = Slot::new(setup).await?;
         let lived = play_undisturbed(setup, &slot).await?;
+        let (writes, counts) = (lived.sent.writes.len(), lived.sent.counts());
         let collections = any(lived.sent.collections, slot.namespace()).collect();
-        Ok::<_, String>(Reference { steps: lived.steps, collections, writes: lived.sent.writes.len() })
+        Ok::<_, String>(Reference { steps: lived.steps, collections, writes, counts })
     };
     let (first, second) = futures::try_join!(one(), one())?;
     agreed(first, &second)
@@ -122,7 +123,8 @@ fn agreed(first: Reference, second: &Reference) -> Result<Reference, String> {
     if !left.is_empty() {
         return Err(format!("after the deletion of an undisturbed life there is still:\n{left}"));
     }
-    Ok(Reference { writes: first.writes.max(second.writes), ..first })
+    let counts = first.counts.max(second.counts);
+    Ok(Reference { writes: first.writes.max(second.writes), counts, ..first })
 }
 
 async fn outcome<'a>(

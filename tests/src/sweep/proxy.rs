@@ -50,9 +50,33 @@ pub(super) struct Write {
     /// Method and path.
     pub(super) call: String,
     pub(super) at: Instant,
+    /// The controller was told that it is done.
+    pub(super) accepted: bool,
+}
+
+/// How many writes there are, by their meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Statuses that the API server has taken: the controller sees more states on its way on a slow machine.
+    pub(super) statuses: usize,
+    /// Everything else, with statuses that were refused.
+    pub(super) others: usize,
+}
+
+impl Counts {
+    /// The higher of each.
+    pub(super) fn max(self, other: Self) -> Self {
+        Self { statuses: self.statuses.max(other.statuses), others: self.others.max(other.others) }
+    }
 }
 
 impl Sent {
+    pub(super) fn counts(&self) -> Counts {
+        let is_status = |write: &&Write| write.accepted && write.call.ends_with("/status");
+        let statuses = self.writes.iter().filter(is_status).count();
+        Counts { statuses, others: self.writes.len() - statuses }
+    }
+
     /// A write that came sooner after this throttled one, to the same object, than it was asked to.
     pub(super) fn too_soon(&self, throttled: usize) -> Option<String> {
         let (first, later) = self.writes.get(throttled.checked_sub(1)?..)?.split_first()?;
@@ -299,11 +323,14 @@ impl Shared {
                 Ok(Response::from_parts(head, gated(body, open)))
             }
             Call::Write => {
-                let struck = self.note_write(&head.method, head.uri.path());
+                let (number, struck) = self.note_write(&head.method, head.uri.path());
                 let answer = match struck {
                     None => pass_on().await.map(whole),
                     Some(mode) => self.strike(mode, &head.method, pass_on).await,
                 };
+                if answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
+                    self.state().sent.writes[number - 1].accepted = true;
+                }
                 self.touch();
                 answer
             }
@@ -377,15 +404,19 @@ impl Shared {
         self.upstream.send(request).await.map_err(io::Error::other)
     }
 
-    /// Counts the write; says how it goes wrong, if it is the chosen one.
-    fn note_write(&self, method: &Method, path: &str) -> Option<Mode> {
+    /// The number of the write; how it goes wrong, if it is the chosen one.
+    fn note_write(&self, method: &Method, path: &str) -> (usize, Option<Mode>) {
         let mut state = self.state();
-        state.sent.writes.push(Write { call: format!("{method} {path}"), at: Instant::now() });
+        let write = Write { call: format!("{method} {path}"), at: Instant::now(), accepted: false };
+        state.sent.writes.push(write);
         state.sent.collections.extend(collection_of(path));
         state.active = Some(Instant::now());
-        let fault = state.fault.filter(|fault| fault.write == state.sent.writes.len())?;
-        state.needed = state.open.keys().cloned().collect();
-        Some(fault.mode)
+        let number = state.sent.writes.len();
+        let struck = state.fault.filter(|fault| fault.write == number);
+        if struck.is_some() {
+            state.needed = state.open.keys().cloned().collect();
+        }
+        (number, struck.map(|fault| fault.mode))
     }
 
     /// The answer of the past, while it is shown.
@@ -521,14 +552,29 @@ mod tests {
         let began = Instant::now();
         let sent = |calls: &[(&str, u64)]| {
             let at = |millis: &u64| began + Duration::from_millis(*millis);
-            let writes =
-                calls.iter().map(|(call, millis)| Write { call: (*call).to_owned(), at: at(millis) });
+            let writes = calls.iter().map(|(call, millis)| Write {
+                call: (*call).to_owned(),
+                at: at(millis),
+                accepted: true,
+            });
             Sent { writes: writes.collect(), ..Sent::default() }
         };
         assert_eq!(sent(&[("PATCH /a", 0), ("PATCH /b", 10), ("PATCH /a", 1_000)]).too_soon(1), None);
         assert!(sent(&[("PATCH /a", 0), ("PATCH /b", 10), ("PATCH /a", 900)]).too_soon(1).is_some());
         assert_eq!(sent(&[("PATCH /a", 0), ("PATCH /b", 10), ("PATCH /a", 900)]).too_soon(2), None);
         assert_eq!(sent(&[("POST /events", 0), ("POST /events", 10)]).too_soon(1), None);
+    }
+
+    #[test]
+    fn a_status_that_was_refused_is_no_status_that_was_taken() {
+        let write = |call: &str, accepted| Write { call: call.to_owned(), at: Instant::now(), accepted };
+        let writes = vec![
+            write("PATCH /things/a/status", true),
+            write("PATCH /things/a/status", false),
+            write("PUT /things/a/scale", true),
+        ];
+        let sent = Sent { writes, ..Sent::default() };
+        assert_eq!(sent.counts(), Counts { statuses: 1, others: 2 });
     }
 
     #[test]
