@@ -38,6 +38,7 @@
 //! - `relations.rs`: which objects refer to which by name.
 //! - `controller.rs`: turns changes into keys, and runs the workers.
 //! - `queue.rs`: which object is reconciled next.
+//! - `reconcile.rs`: the life of a reconcile, from the object to what is written.
 //! - `backoff.rs`: every wait after failures.
 //! - `polling.rs`: calls a function for each object at its own times, for what no watch delivers.
 //!
@@ -88,6 +89,7 @@ mod owners;
 pub mod polling;
 pub mod process;
 pub mod queue;
+pub mod reconcile;
 pub mod refusal;
 pub mod relations;
 pub mod scale;
