@@ -10,7 +10,7 @@ use kube::{
 };
 use local_cluster::{Cluster, ClusterSpec, NodePool};
 use tempfile::TempDir;
-use tests::{Scene, controller, fresh_name, lives::life_of, start, tools};
+use tests::{Scene, controller, fresh_name, start, table::life_of, tools};
 use tokio::sync::OnceCell;
 
 use crate::{

@@ -19,7 +19,7 @@ use api::controllers::{CONTROLLERS, Controller};
 use futures::FutureExt as _;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool};
-use tests::{controller, fresh_name, lives::life_of, start, tools};
+use tests::{controller, fresh_name, start, table::life_of, tools};
 
 /// Runs the test for all controllers concurrently, and names those that fail.
 async fn for_every_controller(test: impl AsyncFn(&'static Controller)) {

@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 use kube::api::DynamicObject;
 use local_cluster::ClusterSpec;
-use tests::{Scene, api_server, fresh_name, lives::life_of, start, tools, workspace};
+use tests::{Scene, api_server, fresh_name, start, table::life_of, tools, workspace};
 
 use crate::for_every_controller;
 

@@ -18,10 +18,7 @@ use kube::{
 use local_cluster::ClusterSpec;
 use serde_json::{Value, json};
 use tests::{
-    Scene, ask_until, fresh_name,
-    lives::{Life, life_of},
-    start, tools,
-    training::volume_snapshots,
+    Scene, ask_until, fresh_name, lives::Life, start, table::life_of, tools, training::volume_snapshots,
     wait_for, within,
 };
 

@@ -13,7 +13,7 @@ use local_cluster::{
     audit::Event,
     install::{DEFAULT_NAMESPACE, apply},
 };
-use tests::{Scene, ask_until, lives::life_of, until_renewed, wait_for, within, workspace};
+use tests::{Scene, ask_until, table::life_of, until_renewed, wait_for, within, workspace};
 
 use crate::{cluster_of, for_every_controller, user};
 

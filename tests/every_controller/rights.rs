@@ -7,7 +7,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::Api;
 use local_cluster::{NodeClock, audit::Event};
 use serde_json::json;
-use tests::{Scene, ask_until, lives::life_of, within};
+use tests::{Scene, ask_until, table::life_of, within};
 
 use crate::{
     Right, cluster_of, cluster_with, for_every_controller,

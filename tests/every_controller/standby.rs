@@ -3,7 +3,7 @@
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use local_cluster::{ClusterSpec, NodePool, explained};
-use tests::{Scene, ask_until, controller, fresh_name, lives::life_of, start, tools, wait_for, within};
+use tests::{Scene, ask_until, controller, fresh_name, start, table::life_of, tools, wait_for, within};
 
 use crate::for_every_controller;
 

@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::ResourceSpans,
 };
-use tests::{lives::life_of, within};
+use tests::{table::life_of, within};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tonic::{
     Request, Response, Status,

@@ -20,9 +20,8 @@ use kube::{
 use local_cluster::{ClusterSpec, NodePool, install::yaml_files};
 use serde_json::{Value, json};
 use tests::{
-    Scene, ask_until, controller, fresh_name,
-    lives::{Life, life_of},
-    start, tools, until_renewed, wait_for, within, workspace,
+    Scene, ask_until, controller, fresh_name, lives::Life, start, table::life_of, tools, until_renewed,
+    wait_for, within, workspace,
 };
 
 use crate::{cluster_of, for_every_controller, for_every_controller_with_children};

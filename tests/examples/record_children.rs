@@ -18,9 +18,7 @@ use kube::{
 };
 use local_cluster::{ClusterSpec, Controller, NodePool, install};
 use tests::{
-    Scene, controller, fresh_name,
-    lives::{Life, life_of},
-    start, tools, wait_for, within, workspace,
+    Scene, controller, fresh_name, lives::Life, start, table::life_of, tools, wait_for, within, workspace,
 };
 
 const NAMESPACE: &str = install::DEFAULT_NAMESPACE;

@@ -19,7 +19,7 @@
 //!
 //! - `scene.rs`: the namespace of a test, and its client.
 //! - `wait.rs`: waits by watching, with deadlines.
-//! - `lives.rs`: the scripted life of an object of each controller.
+//! - `lives.rs`: what the scripted life of an object is; `table.rs`: which controller has which.
 //! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`: the four kinds in tests.
 //! - `agent.rs`: a real metrics-agent on loopback.
 //! - `real.rs`: clusters with real nodes.
@@ -54,6 +54,7 @@ mod real;
 pub mod scaler;
 mod scene;
 pub mod sweep;
+pub mod table;
 pub mod training;
 mod wait;
 
@@ -74,10 +75,8 @@ pub use real::{
     AGENT_IMAGE, DEPLOYED, ENGINE_IMAGE, PRODUCT, TRAINER_IMAGE, layout, load_images, real, real_spec,
     start_real,
 };
-pub use scene::Scene;
-pub use wait::{
-    ask_until, follow, is_ready, until_component, until_renewed, wait_for, wait_until_gone, within,
-};
+pub use scene::{Scene, until_renewed};
+pub use wait::{ask_until, follow, is_ready, until_component, wait_for, wait_until_gone, within};
 
 /// A namespace in this binary's API server, with CRDs but without controllers, so that objects do not change.
 pub async fn api_server() -> Scene<'static> {
@@ -124,7 +123,7 @@ pub fn controller(name: &str) -> Controller {
     let controller = Controller::new(name, &workspace().join("deploy"));
     let controller = controller.unwrap_or_else(|error| panic!("{}", explained(&error)));
     let known = CONTROLLERS.iter().find(|known| known.name == name).expect("a controller of this workspace");
-    controller.with_args((lives::life_of(known).args)())
+    controller.with_args((table::life_of(known).args)())
 }
 
 /// The folder with the programs of a cluster; builds missing ones.

@@ -1,9 +1,9 @@
 //! The scripted life of an object of each controller: created, scaled, changed, edited by hand, deleted, and created
 //! again under the same name. What every controller must do is tested while it serves such a life.
 //!
-//! A life is data, one row of a table for each controller; what only one controller needs stands in the file of its kind.
+//! A life is data, a row of `table` for each controller. What only one controller needs is in the file of its kind.
 
-use api::controllers::{Controller, Kind};
+use api::controllers::Kind;
 use futures::future::LocalBoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -12,10 +12,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{Scene, dispatcher, inference, scaler, training, wait_for, wait_until_gone, within};
-
-/// The script of each controller, in any order.
-const LIVES: &[fn() -> Life] = &[dispatcher::life, inference::life, scaler::life, training::life];
+use crate::{Scene, wait_for, wait_until_gone, within};
 
 /// The script of one controller.
 pub struct Life {
@@ -101,14 +98,6 @@ pub struct Edited {
     pub suffix: &'static str,
     /// Of a field in its spec that the controller sets.
     pub edit: Value,
-}
-
-/// The script of this controller.
-pub fn life_of(controller: &Controller) -> Life {
-    let life = LIVES.iter().map(|life| life()).find(|life| life.controller == controller.name);
-    life.unwrap_or_else(|| {
-        panic!("{} has no life: add a row to LIVES in tests/src/lives.rs", controller.name)
-    })
 }
 
 impl Life {

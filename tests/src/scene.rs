@@ -10,7 +10,10 @@ use std::{
 };
 
 use api::controllers::CONTROLLERS;
-use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{coordination::v1::Lease, core::v1::Namespace},
+};
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, DynamicObject, PostParams},
@@ -19,7 +22,10 @@ use kube::{
 use local_cluster::{Cluster, explained, install};
 use serde::de::DeserializeOwned;
 
-use crate::{follow, within};
+use crate::wait::{follow, wait_for, within};
+
+/// The controllers' default interval of Lease renewals.
+const RENEWED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Lines of each controller that a failed test prints.
 const SHOWN_OF_A_LOG: usize = 20;
@@ -195,4 +201,19 @@ impl Drop for Scene<'_> {
             });
         });
     }
+}
+
+/// Waits until the leader has renewed its Lease `times` times, two seconds apart, instead of sleeping.
+pub async fn until_renewed(scene: &Scene<'_>, controller: &str, times: usize) {
+    let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
+    let mut seen = Vec::new();
+    let deadline = within() + RENEWED_WITHIN * u32::try_from(times).unwrap_or(u32::MAX);
+    wait_for(&leases, controller, "renewed", deadline, |lease: &Lease| {
+        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
+        if seen.last() != Some(&renewed) {
+            seen.push(renewed);
+        }
+        seen.len() > times
+    })
+    .await;
 }

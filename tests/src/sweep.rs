@@ -23,7 +23,7 @@ use futures::{StreamExt as _, stream};
 use local_cluster::{ClusterSpec, NodePool, sibling_binary};
 use tokio::sync::Mutex;
 
-use crate::{fresh_name, lives::life_of, start, tools, workspace};
+use crate::{fresh_name, start, table::life_of, tools, workspace};
 use life::{Reference, Setup, Slot, any, play_undisturbed, play_with, rights};
 use world::{Pods, World, difference};
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::TryStreamExt as _;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
@@ -17,13 +17,10 @@ use local_cluster::{Cluster, ComponentStatus, explained};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
 
-use crate::{Scene, kstatus::assert_kstatus};
+use crate::kstatus::assert_kstatus;
 
 /// Polling interval.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
-
-/// The controllers' default interval of Lease renewals.
-const RENEWED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The default deadline, long enough for a loaded machine, and for the garbage collector, which pauses up to a minute while
 /// a kind is installed.
@@ -94,21 +91,6 @@ pub async fn ask_until<T, E: Display>(
             Err(_) => sleep(ASK_AGAIN_AFTER).await,
         }
     }
-}
-
-/// Waits until the leader has renewed its Lease `times` times, two seconds apart, instead of sleeping.
-pub async fn until_renewed(scene: &Scene<'_>, controller: &str, times: usize) {
-    let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
-    let mut seen = Vec::new();
-    let deadline = within() + RENEWED_WITHIN * u32::try_from(times).unwrap_or(u32::MAX);
-    wait_for(&leases, controller, "renewed", deadline, |lease: &Lease| {
-        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-        if seen.last() != Some(&renewed) {
-            seen.push(renewed);
-        }
-        seen.len() > times
-    })
-    .await;
 }
 
 /// Waits until the condition is true for a process of the cluster.

@@ -13,6 +13,8 @@ use serde::Deserialize;
 
 use crate::steps::{cargo, workspace};
 
+mod circles;
+
 /// Path below the workspace, and text.
 type Source = (String, String);
 
@@ -422,4 +424,37 @@ fn only_tests_and_xtask_depend_on_a_released_program() {
             package.uses(true).filter(|used| programs.iter().any(|program| program.name == *used)).collect();
         assert_eq!(found, [""; 0], "in {}", package.name);
     }
+}
+
+/// Crates in which modules still use each other in circles; none is to be added.
+const KNOTTED: &[&str] = &[
+    "crates/dispatcher-controller",
+    "crates/runtime",
+    "crates/scaler-controller",
+    "crates/training-controller",
+    "tests/bench",
+];
+
+#[test]
+fn no_modules_of_one_folder_use_each_other_in_a_circle() {
+    let all = sources(|path| path.contains("/src/"));
+    let mut crates: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    for (path, text) in &all {
+        let (package, file) = path.split_once("/src/").unwrap();
+        crates.entry(package).or_default().push((file, text.as_str()));
+    }
+    let mut found = Vec::new();
+    for (package, mut files) in crates {
+        // A program beside a library is a crate of its own.
+        let has_library = files.iter().any(|(file, _)| *file == "lib.rs");
+        files.retain(|(file, _)| !(has_library && *file == "main.rs"));
+        let circles = circles::circles(&files);
+        let is_knotted = KNOTTED.contains(&package);
+        if circles.is_empty() && is_knotted {
+            found.push(format!("{package} has no circle any more: take it out of KNOTTED"));
+        } else if !is_knotted {
+            found.extend(circles.into_iter().map(|circle| format!("{package}: {circle}")));
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -8,6 +8,8 @@ mod status;
 mod table;
 mod up;
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
 use anyhow::Context as _;
 use api::controllers::CONTROLLERS;
 use clap::Subcommand;
@@ -62,4 +64,9 @@ async fn down() -> anyhow::Result<()> {
 fn kubeconfig() -> anyhow::Result<()> {
     println!("{}", running()?.folder().kubeconfig().display());
     Ok(())
+}
+
+/// The listener that finds a free port ends with this function.
+fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -3,12 +3,12 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::OnceLock,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 /// The steps of one command, with their times.
 #[derive(Default)]
@@ -122,4 +122,17 @@ pub(crate) fn succeed(command: &mut Command) -> anyhow::Result<()> {
         bail!("{program} ended with {status}");
     }
     Ok(())
+}
+
+/// What a command prints on standard output.
+pub(crate) fn printed(command: &mut Command) -> anyhow::Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("failed to start {program}"))?;
+    ensure!(output.status.success(), "{program} ended with {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+pub(crate) fn sysroot() -> anyhow::Result<PathBuf> {
+    Ok(printed(Command::new("rustc").current_dir(workspace()).args(["--print", "sysroot"]))?.into())
 }

@@ -19,8 +19,11 @@ use crate::{
     ClusterSpec, Error, Folder, Phase, Result, Status,
     admin_client::admin_client,
     audit,
-    folder::tail,
-    process::{Identity, Ledger, SUPERVISOR},
+    machine::{
+        files::tail,
+        network::node_name,
+        process::{Identity, Ledger, SUPERVISOR},
+    },
     protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
     real,
 };
@@ -66,6 +69,9 @@ impl Cluster {
     ///
     /// What a dead supervisor left under this name is cleared away first.
     pub async fn begin(spec: ClusterSpec, supervisor: &Path) -> Result<Self> {
+        if spec.real.is_some() {
+            real::check()?;
+        }
         spec.validate()?;
         let folder = Folder::of(&spec.name)?;
         let owned = {
@@ -75,7 +81,8 @@ impl Cluster {
             }
             clear(&folder)?;
             clear(&Folder::at(folder.failed_logs()))?;
-            folder.create(&spec)?;
+            folder.create()?;
+            spec.write(&folder)?;
             spawn_supervisor(&folder, supervisor)?
         };
         let cluster = Self { folder, spec, owned: Some(owned) };
@@ -187,7 +194,7 @@ impl Cluster {
 
     /// Names of the real nodes.
     pub fn real_nodes(&self) -> Vec<String> {
-        (0..self.spec.real.as_ref().map_or(0, |real| real.count)).map(real::node_name).collect()
+        (0..self.spec.real.as_ref().map_or(0, |real| real.count)).map(node_name).collect()
     }
 
     /// Takes the network link of a real node down: its processes run on without a connection.
@@ -309,7 +316,7 @@ pub fn running(name: &str) -> Result<Option<Cluster>> {
     if !is_running(&folder)? {
         return Ok(None);
     }
-    let spec = folder.read_spec()?;
+    let spec = ClusterSpec::read(&folder)?;
     Ok(Some(Cluster { folder, spec, owned: None }))
 }
 

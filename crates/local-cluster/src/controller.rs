@@ -12,8 +12,8 @@ use kube::{Api, core::DynamicObject};
 use tokio::{process::Command, time::sleep};
 
 use crate::{
-    Cluster, ComponentState, Error, Result, admin, folder::tail, install, protocol::ControllerProcess,
-    watch::wait_until,
+    Cluster, ComponentState, Error, Result, admin, install, machine::files::tail,
+    protocol::ControllerProcess, watch::wait_until,
 };
 
 /// A controller that must list its kinds needs well under a second; a loaded machine is no reason to fail.

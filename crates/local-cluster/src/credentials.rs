@@ -19,8 +19,10 @@ use serde_json::{Value, json};
 
 use crate::{
     Error, Folder, Result,
-    process::write_atomically,
-    real::{network::HUB, node_name},
+    machine::{
+        files::write_atomically,
+        network::{HUB, node_name},
+    },
 };
 
 /// Group whose members may do everything.

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{ClusterSpec, Error, Result, process::write_atomically};
+use crate::{Error, Result, machine::files::home_folder};
 
 /// What the address of a unix socket can hold, without its closing zero byte (104 on macOS, 108 on Linux).
 const SOCKET_PATH_LIMIT: usize = if cfg!(target_os = "macos") { 103 } else { 107 };
@@ -132,23 +132,13 @@ impl Folder {
     }
 
     /// Makes the folder with what every cluster needs in it. Keys are inside, so it is for its user alone.
-    pub(crate) fn create(&self, spec: &ClusterSpec) -> Result<()> {
+    pub(crate) fn create(&self) -> Result<()> {
         self.check_socket_paths()?;
         for folder in [self.root.clone(), self.logs(), self.etcd(), self.credentials(), self.registry()] {
             fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         }
         fs::set_permissions(&self.root, fs::Permissions::from_mode(0o700))
-            .map_err(Error::io("protect", &self.root))?;
-        let text = serde_json::to_string_pretty(spec)
-            .map_err(|error| Error::invalid("write", self.spec().display().to_string(), error))?;
-        write_atomically(&self.spec(), text.as_bytes())
-    }
-
-    pub(crate) fn read_spec(&self) -> Result<ClusterSpec> {
-        let path = self.spec();
-        let bytes = fs::read(&path).map_err(Error::io("read", &path))?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| Error::invalid("read", path.display().to_string(), error))
+            .map_err(Error::io("protect", &self.root))
     }
 
     fn check_socket_paths(&self) -> Result<()> {
@@ -162,19 +152,6 @@ impl Folder {
     }
 }
 
-/// A folder of the XDG base directory specification.
-pub(crate) fn home_folder(variable: &'static str, below_home: &str) -> Result<PathBuf> {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set(variable).or_else(|| set("HOME").map(|home| home.join(below_home))).ok_or(Error::NoHome { variable })
-}
-
-/// The last lines of a log, for an error message.
-pub(crate) fn tail(path: &Path, lines: usize) -> String {
-    let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let all: Vec<&str> = text.lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,13 +161,5 @@ mod tests {
         let folder = Folder::at(PathBuf::from(format!("/{}", "x".repeat(100))));
         let refused = folder.check_socket_paths().unwrap_err().to_string();
         assert!(refused.contains("XDG_STATE_HOME"), "{refused}");
-    }
-
-    #[test]
-    fn the_tail_is_the_end_of_the_log() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        fs::write(&path, "one\ntwo\nthree\n").unwrap();
-        assert_eq!(tail(&path, 2), "two\nthree");
     }
 }

@@ -38,8 +38,7 @@
 //! - `admin_client.rs`: the client with all rights.
 //! - `audit.rs`: the audit log as values.
 //! - `watch.rs`: waits for an object with a deadline.
-//! - `process.rs`: identifies and ends processes.
-//! - `ports.rs`: free ports of the loopback address.
+//! - `machine.rs`: files, processes, ports, namespaces and networks of this machine, a file each in `machine`.
 //! - `error.rs`: errors, with the object and the fix.
 
 pub mod admin;
@@ -52,10 +51,9 @@ mod credentials;
 mod error;
 mod folder;
 pub mod install;
+mod machine;
 pub mod nodes;
 pub mod pod_logs;
-mod ports;
-mod process;
 mod protocol;
 pub mod real;
 mod simulation;
@@ -70,8 +68,8 @@ pub use crate::{
     controller::Controller,
     error::{Error, explained},
     folder::Folder,
+    machine::network::HUB as HUB_ADDRESS,
     protocol::{ComponentState, ComponentStatus, Phase, Service, Status},
-    real::network::HUB as HUB_ADDRESS,
     spec::{ClusterSpec, Detail, NodeClock, NodePool, RealNodes},
 };
 

@@ -45,8 +45,8 @@ use tokio_rustls::TlsAcceptor;
 use tracing::info;
 
 use crate::{
-    Error, Folder, Result, admin_client::admin_client, credentials::Credentials,
-    ports::listen_beside_reservation,
+    ClusterSpec, Error, Folder, Result, admin_client::admin_client, credentials::Credentials,
+    machine::ports::listen_beside_reservation,
 };
 use ends::Ends;
 use request::Query;
@@ -77,7 +77,7 @@ struct Logs {
 /// Serves the logs of the cluster whose state folder is given, until the process is ended.
 pub async fn serve(folder: PathBuf, address: SocketAddr) -> Result<Infallible> {
     let folder = Folder::at(folder);
-    let training_time = folder.read_spec()?.training_time;
+    let training_time = ClusterSpec::read(&folder)?.training_time;
     let acceptor = TlsAcceptor::from(Arc::new(tls(&Credentials::of(&folder))?));
     let listener = listen(address).map_err(Error::io("listen on", address.to_string()))?;
     let client = admin_client(&folder).await?;

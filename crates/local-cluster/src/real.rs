@@ -18,8 +18,6 @@ pub(crate) mod gpus;
 pub(crate) mod hub;
 pub(crate) mod images;
 mod init;
-pub(crate) mod namespaces;
-pub(crate) mod network;
 mod node;
 mod relay;
 pub(crate) mod settings;
@@ -35,11 +33,6 @@ use crate::{Error, Result};
 
 /// What is called on the machine, and the Debian package that brings it.
 const PROGRAMS: [(&str, &str); 3] = [("ip", "iproute2"), ("nft", "nftables"), ("unshare", "util-linux")];
-
-/// The name of a node: also its host name, and that of its link in the hub.
-pub(crate) fn node_name(index: u32) -> String {
-    format!("real-{index}")
-}
 
 /// The folder of a node's kubelet as the node sees it; on other machines it is /var/lib/kubelet.
 pub fn kubelet_folder() -> PathBuf {

@@ -1,6 +1,7 @@
 //! What a cluster is made of. It decides nothing about processes; the supervisor reads it from `spec.json`.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, Folder, Result,
-    real::{self, network::MOST_NODES},
+    machine::{files::write_atomically, network::MOST_NODES},
     tools::NodeTools,
 };
 
@@ -189,10 +190,24 @@ impl ClusterSpec {
         Self { history: Some(history), ..self }
     }
 
+    /// Writes it for the supervisor.
+    pub(crate) fn write(&self, folder: &Folder) -> Result<()> {
+        let path = folder.spec();
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|error| Error::invalid("write", path.display().to_string(), error))?;
+        write_atomically(&path, text.as_bytes())
+    }
+
+    pub(crate) fn read(folder: &Folder) -> Result<Self> {
+        let path = folder.spec();
+        let bytes = fs::read(&path).map_err(Error::io("read", &path))?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Error::invalid("read", path.display().to_string(), error))
+    }
+
     /// Refuses what would start and then not behave.
     pub(crate) fn validate(&self) -> Result<()> {
         if let Some(real) = &self.real {
-            real::check()?;
             let below_run = |path: &PathBuf| path.starts_with("/run") || path.starts_with("/var/run");
             let folder = Folder::of(&self.name)?.root().to_owned();
             let tools = &real.tools;

@@ -35,11 +35,15 @@ use crate::{
     ClusterSpec, ComponentState, ComponentStatus, Error, Folder, Phase, Result, Status,
     command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, POD_LOGS, SCHEDULER},
     credentials, explained,
-    ports::{ReservedPort, free_port},
-    process::{self, Families, Identity, Ledger, SUPERVISOR},
+    machine::{
+        namespaces,
+        network::{self, node_name},
+        ports::{ReservedPort, free_port},
+        process::{self, Families, Identity, Ledger, SUPERVISOR},
+    },
     protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
     real::{
-        control_groups, hub, namespaces, network, node_name,
+        control_groups, hub,
         settings::{self, CONTAINERD},
     },
 };
@@ -123,7 +127,7 @@ struct Supervisor {
 
 impl Supervisor {
     fn new(folder: Folder, launcher: PathBuf, stop: mpsc::Sender<()>) -> Result<Self> {
-        let spec = folder.read_spec()?;
+        let spec = ClusterSpec::read(&folder)?;
         let mut ledger = Ledger::new(folder.processes());
         ledger.record(SUPERVISOR, std::process::id())?;
         Ok(Self {

@@ -17,7 +17,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::{Error, Result, folder::home_folder, process::write_atomically};
+use crate::{
+    Error, Result,
+    machine::files::{home_folder, write_atomically},
+};
 use given::Version;
 use progress::Progress;
 pub use python::PythonPackage;

@@ -8,10 +8,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
-use crate::{
-    sources::{Counts, Sources},
-    view::Health,
-};
+use crate::sources::{Counts, Sources};
 
 /// Of one set of sources. `leads`: only a process that reads them exports them.
 pub fn collector(sources: &Sources, leads: impl Fn() -> bool + Send + Sync + 'static) -> Box<dyn Collector> {
@@ -58,19 +55,6 @@ impl Collector for SourcesCollector {
             ConstCounter::new(count).encode(encoder)?;
         }
         Ok(())
-    }
-}
-
-/// Names of healths, in the order of the page.
-pub(crate) const HEALTHS: [&str; 4] = ["live", "pending", "silent", "unreachable"];
-
-pub(crate) fn name(health: &Health) -> &'static str {
-    let [live, pending, silent, unreachable] = HEALTHS;
-    match health {
-        Health::Live => live,
-        Health::Pending { .. } => pending,
-        Health::Silent { .. } => silent,
-        Health::Unreachable { .. } => unreachable,
     }
 }
 

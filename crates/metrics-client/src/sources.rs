@@ -34,7 +34,6 @@ use crate::{
     continuity::{Continuity, Step},
     endpoint::{Endpoint, Origin},
     limits::Limits,
-    metrics,
     snapshot::{self, Event, Metric, Snapshot},
     tls::{self, Credentials, Security},
     view::{Health, Latest, Link, View, health, patience},
@@ -103,6 +102,19 @@ pub enum News<'c> {
     Health(&'c Health),
     /// The endpoint was removed.
     Gone,
+}
+
+/// Names of healths, in the order of the page.
+const HEALTHS: [&str; 4] = ["live", "pending", "silent", "unreachable"];
+
+fn name(health: &Health) -> &'static str {
+    let [live, pending, silent, unreachable] = HEALTHS;
+    match health {
+        Health::Live => live,
+        Health::Pending { .. } => pending,
+        Health::Silent { .. } => silent,
+        Health::Unreachable { .. } => unreachable,
+    }
 }
 
 /// Counts since the start.
@@ -304,9 +316,9 @@ impl Sources {
     /// How many sources deliver and how many do not, by the name of their health.
     pub(crate) fn counts_by_health(&self) -> [(&'static str, usize); 4] {
         let now = Instant::now();
-        let mut counts = metrics::HEALTHS.map(|name| (name, 0));
+        let mut counts = HEALTHS.map(|name| (name, 0));
         for record in self.0.records().values() {
-            let name = metrics::name(&health(&record.link, now));
+            let name = name(&health(&record.link, now));
             counts.iter_mut().filter(|(known, _)| *known == name).for_each(|(_, count)| *count += 1);
         }
         counts

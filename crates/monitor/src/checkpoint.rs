@@ -28,6 +28,7 @@ use state::{LONGEST_PATH, MOST_FILES};
 pub(crate) mod bounded;
 pub(crate) mod choice;
 pub(crate) mod claims;
+mod newest;
 pub(crate) mod restore;
 pub(crate) mod save;
 pub(crate) mod state;

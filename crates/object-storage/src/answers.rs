@@ -8,7 +8,10 @@ use http::StatusCode;
 use object_store::client::{HttpError, HttpErrorKind};
 use rustls::{CertificateError, Error as TlsError};
 
-use crate::http::{LargeAnswer, ManyNames, Refusal};
+use crate::{
+    http::{LargeAnswer, Refusal},
+    names::ManyNames,
+};
 
 /// Replaces the text of a parser.
 const UNPARSABLE: &str = "an answer that cannot be parsed";

@@ -90,11 +90,6 @@ fn binary(bytes: u64) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
 
-/// More entries than were asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a page of the listing has more than the {0} names that were asked for")]
-pub(crate) struct ManyNames(pub(crate) usize);
-
 #[derive(Debug)]
 pub(crate) struct Connector {
     stall: Duration,

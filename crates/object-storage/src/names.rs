@@ -8,7 +8,7 @@ use object_store::{
     list::{PaginatedListOptions, PaginatedListStore as _},
 };
 
-use crate::{Bucket, http::ManyNames};
+use crate::Bucket;
 
 /// Names that a page is asked for.
 pub const PAGE: usize = 100;
@@ -84,6 +84,11 @@ impl Bucket {
         Ok(Names { found: page.result, next, odd: skipped.0 })
     }
 }
+
+/// More entries than were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a page of the listing has more than the {0} names that were asked for")]
+pub(crate) struct ManyNames(pub(crate) usize);
 
 impl OnlyNames {
     /// The page without the entries that are no names. Entries are found by their tags, which S3 writes without attributes.

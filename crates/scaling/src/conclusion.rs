@@ -5,7 +5,7 @@ use crate::{
     policy::{CrashLoops, PendingPods, ZeroReplicas},
     proposal::proposal,
     reading::Fault,
-    record::Inputs,
+    record::{Inputs, Record},
 };
 
 /// The result, with a reason for each condition of an HPA.
@@ -58,6 +58,11 @@ pub enum Limited {
     TooManyReplicas,
     ScaleUpLimit,
     ScaleDownLimit,
+}
+
+/// The replicas that follow from what was recorded: always `record.to`.
+pub fn recompute(record: &Record) -> i32 {
+    conclude(record.from, &record.inputs).to
 }
 
 /// Never outside the bounds, except that 0 replicas stay if the minimum is above 0, unless a scale-down led to them.

@@ -5,7 +5,7 @@
 //!
 //! [`decide::decide`] turns everything observed into [`record::Inputs`], a few bounded numbers.
 //! [`conclusion::conclude`] computes the replicas from these numbers alone. So a recorded decision can be computed
-//! again ([`record::recompute`]).
+//! again ([`conclusion::recompute`]).
 //!
 //! **Invariant:** the crate knows no kind of this project and no Kubernetes type. Equal numbers give equal replicas.
 //! The history is bounded, and merging its entries never allows more. Callers observe, write replicas, and own

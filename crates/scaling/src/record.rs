@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     behavior::Tolerance,
-    conclusion::conclude,
     measurement::Measurement,
     policy::{Bounds, Extras, Kind, MetricName, TargetValue},
     rate::Allowed,
@@ -73,11 +72,6 @@ pub struct MetricInputs {
     /// Ready pods that have not been Ready for a whole window of the metric.
     pub settling: u32,
     pub measurement: Measurement,
-}
-
-/// The replicas that follow from what was recorded: always `record.to`.
-pub fn recompute(record: &Record) -> i32 {
-    conclude(record.from, &record.inputs).to
 }
 
 impl MetricInputs {

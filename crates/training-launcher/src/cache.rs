@@ -15,8 +15,8 @@ use std::{
 use api::launcher::hub_folders::{BELOW_MOUNT, MODELSCOPE};
 
 use crate::{
+    checkpoints::{ARGUMENTS, LONGEST_ARGUMENTS},
     marker::write_new,
-    resume::{ARGUMENTS, LONGEST_ARGUMENTS},
 };
 
 const MODEL: &str = "--model";

@@ -22,6 +22,10 @@ pub(crate) use state::State;
 /// Folders of a checkpoint that DeepSpeed and FSDP write have one more level.
 const DEPTH: usize = 2;
 
+/// The arguments that it was written with, in a few kilobytes.
+pub(crate) const ARGUMENTS: &str = "args.json";
+pub(crate) const LONGEST_ARGUMENTS: u64 = 4 << 20;
+
 /// A folder `checkpoint-<step>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Folder {

@@ -16,7 +16,7 @@ use api::launcher::{ExitCode, checkpoint_step};
 use serde_json::Value;
 
 use crate::{
-    checkpoints::{self, Complete, Folder},
+    checkpoints::{self, ARGUMENTS, Complete, Folder, LONGEST_ARGUMENTS},
     fault::Fault,
 };
 
@@ -35,9 +35,6 @@ pub(crate) struct Wanted {
     processes: u32,
 }
 
-/// Its arguments have a few kilobytes.
-pub(crate) const LONGEST_ARGUMENTS: u64 = 4 << 20;
-pub(crate) const ARGUMENTS: &str = "args.json";
 /// The name of the argument depends on the version.
 const TUNER: [&str; 3] = ["tuner_type", "train_type", "sft_type"];
 /// Of a value in a message, in bytes.

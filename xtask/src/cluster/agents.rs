@@ -18,7 +18,7 @@ use api::controllers::METRICS_AGENT;
 use local_cluster::{Cluster, Service, sibling_binary};
 use tokio::time::sleep;
 
-use super::up::free_address;
+use super::free_address;
 
 /// The program that plays the kubelets.
 const KUBELET: &str = "fake-kubelet";

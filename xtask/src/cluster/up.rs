@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -14,7 +14,7 @@ use kube::Client;
 use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, Service, install};
 use tokio::{runtime::Runtime, time::timeout};
 
-use super::{agents, status, table};
+use super::{agents, free_address, status, table};
 use crate::{
     dev_cluster::NAME,
     images,
@@ -254,11 +254,6 @@ async fn start_monitors(cluster: &Cluster) -> anyhow::Result<()> {
     };
     cluster.start_service(service).await?;
     Ok(())
-}
-
-/// The listener that finds a free port ends with this function.
-pub(super) fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 /// Applies the samples of these kinds, and further ones that are meant to fail, whose names it returns.

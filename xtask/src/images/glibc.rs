@@ -5,11 +5,8 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use anyhow::{Context as _, ensure};
 
-use super::{
-    licences::Licences,
-    platform::Platform,
-    programs::{contains, printed},
-};
+use super::{licences::Licences, platform::Platform};
+use crate::steps::printed;
 
 /// A file of the image.
 #[derive(Debug)]
@@ -86,6 +83,19 @@ pub(super) fn licences() -> anyhow::Result<Licences> {
             Ok(((*name).to_owned(), text))
         })
         .collect()
+}
+
+/// Whether the bytes contain the text.
+pub(super) fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    let Some((first, rest)) = text.split_first() else { return true };
+    let mut from = bytes;
+    while let Some(at) = from.iter().position(|byte| byte == first) {
+        from = &from[at + 1..];
+        if from.starts_with(rest) {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(all(test, target_os = "linux", target_env = "gnu"))]

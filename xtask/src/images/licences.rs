@@ -12,8 +12,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
-use super::programs::{printed, sysroot};
-use crate::steps::{cargo, workspace};
+use crate::steps::{cargo, printed, sysroot, workspace};
 
 /// Beginnings of the names of files that state licences, in upper case.
 const FILES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];

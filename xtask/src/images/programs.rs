@@ -14,10 +14,10 @@ use serde::Deserialize;
 
 use super::{
     build::Build,
-    glibc::{self, Library},
+    glibc::{self, Library, contains},
     platform::Platform,
 };
-use crate::steps::{cargo, succeed, target_folder, workspace};
+use crate::steps::{cargo, printed, succeed, sysroot, target_folder, workspace};
 
 /// A program that passed every check.
 #[derive(Debug)]
@@ -284,31 +284,6 @@ fn is_static(bytes: &[u8]) -> Option<bool> {
     let headers: Vec<&[u8]> = bytes.get(table..)?.chunks_exact(size).take(count).collect();
     let mut types = headers.iter().filter_map(|header| header.first_chunk());
     (headers.len() == count).then(|| types.all(|kind| u32::from_le_bytes(*kind) != PT_INTERP))
-}
-
-/// Whether the bytes contain the text.
-pub(super) fn contains(bytes: &[u8], text: &[u8]) -> bool {
-    let Some((first, rest)) = text.split_first() else { return true };
-    let mut from = bytes;
-    while let Some(at) = from.iter().position(|byte| byte == first) {
-        from = &from[at + 1..];
-        if from.starts_with(rest) {
-            return true;
-        }
-    }
-    false
-}
-
-pub(super) fn sysroot() -> anyhow::Result<PathBuf> {
-    Ok(printed(Command::new("rustc").current_dir(workspace()).args(["--print", "sysroot"]))?.into())
-}
-
-pub(super) fn printed(command: &mut Command) -> anyhow::Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.with_context(|| format!("failed to start {program}"))?;
-    ensure!(output.status.success(), "{program} ended with {}", output.status);
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Whether a compiler is installed.

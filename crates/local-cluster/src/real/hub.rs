@@ -8,10 +8,8 @@ use std::{
 
 use crate::{
     Error, Folder, Result,
-    process::{Identity, write_atomically},
+    machine::{files::write_atomically, namespaces, network, process::Identity},
 };
-
-use super::network;
 
 /// Makes the network that this process was started in the hub's, records it, and stays.
 pub fn run(root: &Path) -> Result<std::convert::Infallible> {
@@ -38,5 +36,5 @@ pub(crate) fn pid(folder: &Folder) -> Result<i32> {
 
 /// The network namespace of the hub.
 pub(crate) fn network(folder: &Folder) -> Result<PathBuf> {
-    Ok(super::namespaces::network_of(pid(folder)?))
+    Ok(namespaces::network_of(pid(folder)?))
 }

@@ -9,12 +9,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, Folder, Result, process::output_within, tools::NodeTools};
-
-use super::{
-    hub, namespaces,
-    network::{HUB, REGISTRY_PORT},
+use crate::{
+    Error, Folder, Result,
+    machine::{
+        namespaces,
+        network::{HUB, REGISTRY_PORT},
+        process::output_within,
+    },
+    tools::NodeTools,
 };
+
+use super::hub;
 
 /// The largest image has some tens of megabytes.
 const PUSHED_WITHIN: Duration = Duration::from_secs(120);

@@ -12,12 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, Folder, Result};
-
-use super::{
-    namespaces, node_name,
-    settings::{self, Program, Settings},
+use crate::{
+    Error, Folder, Result,
+    machine::{namespaces, network::node_name},
 };
+
+use super::settings::{self, Program, Settings};
 
 /// containerd needs a tenth of a second; a loaded machine is no reason to fail.
 const SERVES_WITHIN: Duration = Duration::from_secs(30);

@@ -2,9 +2,15 @@
 
 use std::{os::unix::process::CommandExt as _, path::Path, process::Command, time::Duration};
 
-use crate::{Error, Folder, Result};
+use crate::{
+    ClusterSpec, Error, Folder, Result,
+    machine::{
+        namespaces,
+        network::{self, node_name},
+    },
+};
 
-use super::{control_groups, hub, namespaces, network, node_name};
+use super::{control_groups, hub};
 
 /// A node with many containers takes a moment to die.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
@@ -35,7 +41,7 @@ pub fn run(root: &Path, index: u32) -> Error {
 fn make_place(folder: &Folder, index: u32, name: &str) -> Result<()> {
     // The node as it was before may be on its way out, and hold what it kept on disk.
     control_groups::clear_node(folder, name, ENDS_WITHIN)?;
-    let nodes = folder.read_spec()?.real.map_or(0, |real| real.count);
+    let nodes = ClusterSpec::read(folder)?.real.map_or(0, |real| real.count);
     let hub_pid = hub::pid(folder)?;
     let hub_network = namespaces::network_of(hub_pid);
     // The predecessor's cable; that there is none is the usual case.

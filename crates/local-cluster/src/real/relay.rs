@@ -12,9 +12,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{Error, Result, ports::listen_beside_reservation};
-
-use super::namespaces;
+use crate::{
+    Error, Result,
+    machine::{namespaces, ports::listen_beside_reservation},
+};
 
 /// Both ends are on this machine.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(5);

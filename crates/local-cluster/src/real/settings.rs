@@ -7,13 +7,14 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{ClusterSpec, Error, Folder, Result, credentials::Credentials, spec::RealNodes};
-
-use super::{
-    control_groups,
-    network::{self, HUB, PODS, REGISTRY_PORT},
-    node_name,
+use crate::{
+    ClusterSpec, Error, Folder, Result,
+    credentials::Credentials,
+    machine::network::{self, HUB, PODS, REGISTRY_PORT, node_name},
+    spec::RealNodes,
 };
+
+use super::control_groups;
 
 /// The image of the container that holds a pod's network.
 pub(crate) const PAUSE: &str = "local.test/pause:1";
@@ -54,7 +55,7 @@ pub(crate) struct Settings<'a> {
 
 impl<'a> Settings<'a> {
     pub(crate) fn new(folder: &Folder, index: u32, place: &'a Path) -> Result<Self> {
-        let spec = folder.read_spec()?;
+        let spec = ClusterSpec::read(folder)?;
         let name = node_name(index);
         let real = spec
             .real

@@ -22,7 +22,7 @@ use crate::{
     ComponentState, ComponentStatus, Error, Result,
     command_lines::CommandLine,
     explained,
-    process::{Families, Ledger},
+    machine::process::{Families, Ledger},
     protocol::Order,
 };
 

@@ -13,7 +13,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use super::lock;
-use crate::{Error, Result, process::output_within};
+use crate::{Error, Result, machine::process::output_within};
 
 /// A program that prints its version does nothing else; on a busy machine its start alone may take seconds.
 const PRINTS_WITHIN: Duration = Duration::from_secs(20);

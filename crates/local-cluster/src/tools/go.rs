@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Error, Result, folder::tail};
+use crate::{Error, Result, machine::files::tail};
 
 use super::KUBERNETES_VERSION;
 

@@ -7,6 +7,16 @@ use serde::{
     de::{Error, SeqAccess, Visitor},
 };
 
+/// Bytes of a manifest: one of the most files whose paths have 300 bytes on average.
+pub(crate) const LARGEST_MANIFEST: u64 = 4 << 20;
+
+pub(crate) fn beyond_manifest() -> io::Error {
+    beyond(format!(
+        "the paths of the files of the state have more than {} MiB together",
+        LARGEST_MANIFEST >> 20
+    ))
+}
+
 /// A string of at most so many bytes.
 pub(super) fn short<'de, D: Deserializer<'de>, const MOST: usize>(text: D) -> Result<String, D::Error> {
     struct Short<const MOST: usize>;

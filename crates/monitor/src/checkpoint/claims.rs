@@ -16,9 +16,9 @@ use tracing::{debug, warn};
 use super::{
     BEATS, Claim, Settings,
     choice::{Candidate, Claimed, spread},
+    newest::newest,
     numbered,
     storage::{Listing, Storage, of_own_folder},
-    survey::newest,
 };
 use crate::{fault::Fault, replace};
 

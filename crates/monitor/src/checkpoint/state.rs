@@ -16,7 +16,10 @@ use rustix::{fs::FileType, io::Errno};
 use sha2::{Digest as _, Sha256};
 use tokio::task::spawn_blocking;
 
-use super::{SavedFile, storage::LARGEST_MANIFEST};
+use super::{
+    SavedFile,
+    bounded::{LARGEST_MANIFEST, beyond_manifest},
+};
 
 /// Of one state.
 pub(crate) const MOST_FILES: usize = 10_000;
@@ -169,13 +172,6 @@ fn in_manifest(path: &str, size: u64) -> u64 {
     let saved = SavedFile { path: path.to_owned(), size, sha256: String::new() };
     // With its digest, and the comma after it.
     serde_json::to_vec(&saved).unwrap_or_default().len() as u64 + 64 + 1
-}
-
-pub(crate) fn beyond_manifest() -> io::Error {
-    beyond(format!(
-        "the paths of the files of the state have more than {} MiB together",
-        LARGEST_MANIFEST >> 20
-    ))
 }
 
 /// The bytes of a state with one file more.

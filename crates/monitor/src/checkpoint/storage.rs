@@ -26,7 +26,7 @@ use super::{Place, numbered};
 use crate::fault::Fault;
 use faults::{changed, is_taken};
 pub(crate) use faults::{is_full, of_disk, of_own_folder};
-pub(crate) use texts::{LARGEST_MANIFEST, Text, of_manifest};
+pub(crate) use texts::{Text, of_manifest};
 use volume::{create, list_folder, make_parent, open_regular, replace};
 
 mod bucket;

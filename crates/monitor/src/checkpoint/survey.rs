@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout};
 use tracing::{debug, info, warn};
 
 use super::{
-    CLOCK, Finality, HEARTBEAT, Heartbeat, MANIFEST, Settings, WORKERS,
+    CLOCK, HEARTBEAT, Heartbeat, Settings, WORKERS,
     choice::{Beat, Claimed, Lineage, Newest, remains, unclaimed},
     claims::claim_of,
-    numbered,
+    newest::newest,
     storage::{Listing, Storage, Text},
 };
 use crate::fault::Fault;
@@ -199,28 +199,4 @@ async fn known(settings: &Settings, storage: &Storage, uid: &str, now: SystemTim
 /// When the heartbeat of a worker was written, by the folder of the worker.
 pub(super) fn heartbeat_time(listing: &Listing) -> Option<SystemTime> {
     listing.files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| *time)
-}
-
-/// The newest checkpoint that is complete. One whose manifest cannot be read is damaged, and still the state of a worker.
-pub(crate) async fn newest(
-    storage: &Storage,
-    of_worker: &str,
-    numbers: &[u64],
-    now: SystemTime,
-) -> Result<Option<Newest>, Fault> {
-    let of = |number: u64, written: SystemTime, is_final| {
-        let age = now.duration_since(written).unwrap_or_default();
-        Newest { number, age, is_final }
-    };
-    let mut unreadable = None;
-    for number in numbers.iter().rev() {
-        match storage.manifest(&format!("{of_worker}/{}/{MANIFEST}", numbered(*number))).await? {
-            Text::Missing => {}
-            Text::Unreadable(written) => {
-                unreadable.get_or_insert(of(*number, written, false));
-            }
-            Text::Read(Finality { is_final }, written) => return Ok(Some(of(*number, written, is_final))),
-        }
-    }
-    Ok(unreadable)
 }

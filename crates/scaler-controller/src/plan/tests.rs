@@ -8,10 +8,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use proptest::prelude::*;
 use runtime::{cache::Key, events::Note, refusal::Refusal, scale::Scaled};
 use scaling::{
+    conclusion::recompute,
     conclusion::{Able, Active, Limited},
     policy::Extras,
     reading::{Fault, Milli, PodSample, Reading},
-    record::{Inputs, Record, recompute},
+    record::{Inputs, Record},
 };
 
 use super::{Plan, plan, refused, rejected};

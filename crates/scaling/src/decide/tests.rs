@@ -4,9 +4,9 @@ use super::*;
 use crate::{
     behavior::{Behavior, Change, Rate, Select},
     conclusion::Able,
+    conclusion::recompute,
     policy::{Bounds, Extras, Kind, MissingMetrics, TargetValue},
     reading::PodSample,
-    record::recompute,
     target::{Pod, PodState, Work},
 };
 

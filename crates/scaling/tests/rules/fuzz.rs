@@ -4,11 +4,12 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use scaling::{
     conclusion::Active,
+    conclusion::recompute,
     decide::{Decision, Outcome, decide},
     history::{History, MOST, Recommendation, ScaleEvent},
     policy::{Arithmetic, Bounds, Kind, Metric, Policy, TargetValue},
     reading::{Fault, PodSample, Reading},
-    record::{Record, recompute},
+    record::Record,
     target::{Pod, Target},
 };
 

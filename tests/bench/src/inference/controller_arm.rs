@@ -12,8 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     CONNECTIONS, CONTROLLER, COUNTED,
-    null_writer::patience,
-    plane::{Burst, NAMESPACE, Plane, Programs, inference, is_ready, names, settle},
+    plane::{Burst, NAMESPACE, Plane, Programs, inference, is_ready, names, patience, settle},
 };
 use crate::{figures::percentile, machine, requests::Requests, sightings::Sightings};
 

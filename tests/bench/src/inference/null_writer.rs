@@ -1,8 +1,6 @@
 //! The arm without a controller: AIInferences are created and watched as in the other arm, and the children of each are
 //! written as fast as the API server takes them. No controller watches the AIInferences, and no status and no event is written.
 
-use std::time::Duration;
-
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
@@ -11,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     CONNECTIONS, CONTROLLER,
     controller_arm::{Seen, create},
-    plane::{Burst, NAMESPACE, Plane, Programs, names, settle},
+    plane::{Burst, NAMESPACE, Plane, Programs, names, patience, settle},
 };
 use crate::{children::NullWriter, sightings::Sightings};
 
@@ -20,11 +18,6 @@ pub(super) struct Nulled {
     pub(super) burst: Burst,
     /// Of each object.
     pub(super) children: usize,
-}
-
-/// Half a second for each object, which is ten times what it takes, and a minute for a machine that stalls.
-pub(super) fn patience(count: u32) -> Duration {
-    Duration::from_secs(60) + Duration::from_millis(500) * count
 }
 
 pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> anyhow::Result<Nulled> {

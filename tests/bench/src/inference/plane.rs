@@ -25,6 +25,11 @@ use crate::{
     programs::workspace,
 };
 
+/// Half a second for each object, which is ten times what it takes, and a minute for a machine that stalls.
+pub(super) fn patience(count: u32) -> Duration {
+    Duration::from_secs(60) + Duration::from_millis(500) * count
+}
+
 /// What is run.
 #[derive(Clone)]
 pub(super) struct Programs {

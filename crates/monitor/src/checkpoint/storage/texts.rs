@@ -9,14 +9,12 @@ use tokio::time::timeout;
 
 use super::{Opened, REQUEST_WITHIN, Storage, of_disk, volume::open_regular};
 use crate::{
-    checkpoint::{bounded::is_nested_within, state::beyond_manifest},
+    checkpoint::bounded::{LARGEST_MANIFEST, beyond_manifest, is_nested_within},
     fault::Fault,
 };
 
 /// Of a heartbeat or a claim, of which several are read at once.
 const LARGEST_TEXT: u64 = 64 << 10;
-/// Of a manifest: one of the most files whose paths have 300 bytes on average.
-pub(crate) const LARGEST_MANIFEST: u64 = 4 << 20;
 
 /// Several times what a monitor writes.
 const DEEPEST: usize = 16;

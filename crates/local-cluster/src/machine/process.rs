@@ -13,7 +13,8 @@ use std::{
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result, real::namespaces};
+use super::{files::write_atomically, namespaces};
+use crate::{Error, Result};
 
 /// How often a process that is no child of this one is polled; there is nothing to wait on.
 const POLL: Duration = Duration::from_millis(20);
@@ -110,13 +111,6 @@ impl Ledger {
             .map_err(|error| Error::invalid("write", self.path.display().to_string(), error))?;
         write_atomically(&self.path, text.as_bytes())
     }
-}
-
-/// Replaces a file in one step, so that a reader sees the old or the new content and never half of one.
-pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
-    let temporary = path.with_extension("new");
-    fs::write(&temporary, content).map_err(Error::io("write", &temporary))?;
-    fs::rename(&temporary, path).map_err(Error::io("write", path))
 }
 
 /// Which process started which, at one moment.

@@ -99,6 +99,11 @@ pub(crate) fn ip(script: &str) -> io::Result<()> {
     Err(io::Error::other(format!("ip: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
+/// The name of a node: also its host name, and that of its link in the hub.
+pub(crate) fn node_name(index: u32) -> String {
+    format!("real-{index}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
