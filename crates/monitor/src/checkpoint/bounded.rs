@@ -1,6 +1,6 @@
 //! Parts of a text of the storage, bounded while they are parsed: a short text may stand for many values.
 
-use std::{fmt, marker::PhantomData};
+use std::{fmt, io, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
@@ -15,6 +15,12 @@ pub(crate) fn beyond_manifest() -> io::Error {
         "the paths of the files of the state have more than {} MiB together",
         LARGEST_MANIFEST >> 20
     ))
+}
+
+/// A limit of a state.
+pub(super) fn beyond(what: String) -> io::Error {
+    let message = format!("{what}, and nothing is saved: let the worker keep less");
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 
 /// A string of at most so many bytes.

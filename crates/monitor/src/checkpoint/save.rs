@@ -19,10 +19,11 @@ use super::{
     BEATS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
     choice::Claimed,
     claims::claim_of,
+    newest::newest,
     numbered,
     state::{Found, StateFolder, sha256, within_bound},
     storage::{Storage, of_disk, of_manifest, of_own_folder},
-    survey::{Heartbeats, count_unclaimed, newest},
+    survey::{Heartbeats, count_unclaimed},
 };
 use crate::fault::Fault;
 use api::monitor::{ExitCode, UPLOAD_SECONDS};

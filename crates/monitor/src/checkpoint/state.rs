@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 
 use super::{
     SavedFile,
-    bounded::{LARGEST_MANIFEST, beyond_manifest},
+    bounded::{LARGEST_MANIFEST, beyond, beyond_manifest},
 };
 
 /// Of one state.
@@ -179,12 +179,6 @@ pub(crate) fn within_bound(bytes: u64, more: u64) -> io::Result<u64> {
     bytes.checked_add(more).filter(|sum| *sum <= MOST_BYTES).ok_or_else(|| {
         beyond(format!("the files of the state are longer than {} GiB together", MOST_BYTES >> 30))
     })
-}
-
-/// A limit of a state.
-fn beyond(what: String) -> io::Error {
-    let message = format!("{what}, and nothing is saved: let the worker keep less");
-    io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 
 /// Whether a state with files of these sizes would have been saved.

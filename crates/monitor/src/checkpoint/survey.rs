@@ -15,7 +15,7 @@ use super::{
     choice::{Beat, Claimed, Lineage, Newest, remains, unclaimed},
     claims::claim_of,
     newest::newest,
-    storage::{Listing, Storage, Text},
+    storage::{Listing, Storage},
 };
 use crate::fault::Fault;
 
