@@ -2,7 +2,7 @@
 //! removes records of migrations that the status has.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -30,6 +30,7 @@ use workload::{
     gpu_faults::PodFaults,
     migrations::PodMigration,
     node::{NodeLosses, NodeView},
+    pace::Allowance,
     pod::{Instance, PodView},
     stranded::Nodes,
 };
@@ -64,6 +65,10 @@ pub(crate) struct Observed {
     pub(crate) unrecorded: Vec<PodMigration>,
     /// Facts of the last plan, and since when each has been true.
     pub(crate) facts: BTreeMap<String, Timestamp>,
+    /// Whether the API server has confirmed that `inference` is its newest version.
+    pub(crate) is_newest: bool,
+    /// Which pods may leave their nodes now, once `Pace` was asked.
+    pub(crate) allowance: Option<Allowance>,
 }
 
 pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp) -> Observed {
@@ -98,23 +103,11 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
     let is_stale = ctx.pods.watch_fails_since().is_some() || ctx.inferences.watch_fails_since().is_some();
     let gpu_faults = ctx.agents.faults_of(pods(), is_stale);
-    let (mut nodes, mut capacities) = (Nodes::default(), None);
+    let mut nodes = Nodes::default();
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods(), known, &ctx.losses, now);
         // The watch of AIInferences counts, too: the object may have been paused meanwhile.
         nodes.is_stale = is_stale || known.watch_fails_since().is_some();
-        // Counting reads all pods of the cluster, so it is done only for an unschedulable pod, and for `Replace`.
-        let may_replace = !older.is_empty() || may_roll(&inference, deployment.as_ref());
-        if may_replace && inference.spec.rollout == Rollout::Replace
-            || deployed.iter().flatten().any(|pod| pod.is_unschedulable())
-        {
-            let resource = &inference.spec.gpu.resource_name;
-            capacities = Some(gpu::capacities(
-                known.all().into_iter(),
-                ctx.pods.all().iter().map(AsRef::as_ref),
-                resource,
-            ));
-        }
     }
     let claim = claim_key(&inference).and_then(|key| ctx.claims.get(&key));
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
@@ -135,7 +128,7 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let unrecorded = ctx.migrations.unrecorded(&uid, |migration| {
         recorded.iter().any(|known| known.pod == migration.pod && known.from_node == migration.node)
     });
-    Observed {
+    let mut observed = Observed {
         inference,
         deployment,
         deployed,
@@ -144,13 +137,21 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         budget,
         nodes,
         gpu_faults,
-        capacities,
+        capacities: None,
         claim,
         unattached,
         crashes,
         unrecorded,
         facts,
+        is_newest: false,
+        allowance: None,
+    };
+    if let Some(nodes) = ctx.nodes.as_ref().filter(|_| observed.needs_capacities()) {
+        let (nodes, pods) = (nodes.all().into_iter(), ctx.pods.all());
+        let resource = &observed.inference.spec.gpu.resource_name;
+        observed.capacities = Some(gpu::capacities(nodes, pods.iter().map(AsRef::as_ref), resource));
     }
+    observed
 }
 
 impl Observed {
@@ -162,6 +163,30 @@ impl Observed {
     /// Pods of other templates than the Deployment's.
     pub(crate) fn others(&self) -> impl Iterator<Item = &PodView> {
         self.older.iter().flat_map(|older| &older.pods).map(AsRef::as_ref)
+    }
+
+    /// As it will be seen after the deletion of these pods, which the status does not record yet.
+    pub(crate) fn without<'a>(&self, deleted: impl Iterator<Item = (&'a str, &'a PodMigration)>) -> Self {
+        let (uids, migrations): (BTreeSet<&str>, Vec<&PodMigration>) = deleted.unzip();
+        let is_left = |pod: &Arc<PodView>| !uids.contains(pod.uid());
+        let mut left = self.clone();
+        left.deployed.iter_mut().for_each(|pods| pods.retain(is_left));
+        left.older.iter_mut().for_each(|older| older.pods.retain(is_left));
+        left.older.retain(|older| !older.pods.is_empty());
+        left.crashes.retain(|uid, _| !uids.contains(&**uid));
+        left.unattached.retain(|uid, _| !uids.contains(&**uid));
+        left.unrecorded.extend(migrations.into_iter().cloned());
+        if !left.needs_capacities() {
+            left.capacities = None;
+        }
+        left
+    }
+
+    /// Counting reads all pods of the cluster, so it is done only for an unschedulable pod, and for `Replace`.
+    fn needs_capacities(&self) -> bool {
+        let may_replace = !self.older.is_empty() || may_roll(&self.inference, self.deployment.as_ref());
+        may_replace && self.inference.spec.rollout == Rollout::Replace
+            || self.deployed.iter().flatten().any(|pod| pod.is_unschedulable())
     }
 }
 

@@ -15,12 +15,12 @@ use runtime::conditions::{merged, whole_seconds};
 use workload::{gpu::Gpus, pod::PodView, revision::Revision, time::remaining};
 
 use super::{
+    children::service,
     cold_start::last_cold_start,
     conditions::{Assessment, Counts},
     events::UNDER_WAY,
     metadata::selector,
     revision::resolved,
-    service,
 };
 use crate::{observe::Observed, validate::ValidInference};
 

@@ -232,10 +232,10 @@ fn a_volume_failure_is_recorded_for_the_next_plan() {
     let scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(IN_USE));
     let fact = format!("volume of pod new: {IN_USE}");
     let announced = scene.plan();
-    assert!(announced.children.is_empty() && announced.facts == ["new", &*fact]);
+    assert!(announced.children.is_empty() && announced.facts.unwrap() == ["new", &*fact]);
     let mut surges = scene;
     surges.edit_spec(|spec| spec.rollout = Rollout::Surge);
-    assert_eq!(surges.plan().facts, [fact]);
+    assert_eq!(surges.plan().facts.unwrap(), [fact]);
 }
 
 #[test]
@@ -277,13 +277,13 @@ fn the_time_counts_from_the_first_shortage_of_gpus() {
     assert_eq!(decided(&scene).shortages, [""; 0]);
     scene = stuck("Auto", 0, SHORT);
     scene.observe(|observed| observed.facts.clear());
-    assert_eq!(scene.plan().facts, ["chat-0"], "the shortage is recorded");
+    assert_eq!(scene.plan().facts.unwrap(), ["chat-0"], "the shortage is recorded");
     assert_eq!(decided(&scene).requeue_after, Some(Duration::from_secs(300)));
     scene.observe(|observed| observed.facts = [("another pod".to_owned(), at(-900))].into());
     assert_eq!(strategy_of(&scene), Strategy::Surge);
     let announced = stuck("Auto", 300, SHORT).plan();
     assert!(
-        announced.children.is_empty() && announced.facts == ["chat-0"],
+        announced.children.is_empty() && announced.facts.unwrap() == ["chat-0"],
         "the announcement changes nothing"
     );
 }
