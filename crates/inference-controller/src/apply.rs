@@ -32,7 +32,7 @@ pub(crate) async fn apply(
     let rest = plan.unless_deleted.as_deref().filter(|_| failed.is_some()).unwrap_or(plan);
     match failed.map(Refusal::of) {
         None => apply_rest(ctx, inference, rest, now).await,
-        // Its report is the status.
+        // The plan for the refusal has the status.
         Some(Ok(refusal)) => match apply_children(ctx, inference, rest, now).await? {
             Applied::All { requeue_after: _ } => Ok(Applied::Refused(refusal)),
             of_child @ (Applied::Refused(_) | Applied::Failed { .. }) => Ok(of_child),

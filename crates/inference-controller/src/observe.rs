@@ -77,26 +77,8 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let name = inference.metadata.name.clone().unwrap_or_default();
     let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name))
         .map(|kept| DeploymentView::clone(&kept));
-    let (mut deployed, mut older, mut failed) = (None, Vec::new(), Vec::new());
-    if let Some(deployment) = &deployment {
-        // Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are
-        // late, and after a change they refer to the previous revision.
-        let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
-        let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
-        let revisions = ctx.replica_sets.owned_by::<Deployment>(namespace, uid);
-        for revision in revisions {
-            let uid = revision.metadata.uid.as_deref().unwrap_or_default();
-            let mut live = ctx.pods.owned_by::<ReplicaSet>(namespace, uid);
-            live.retain(|pod| !pod.is_over());
-            // At most one ReplicaSet has this template.
-            if deployed.is_none() && wanted.is_some() && revision.template == wanted {
-                deployed = Some(live);
-                failed = ctx.failed_pods.owned_by::<ReplicaSet>(namespace, uid);
-            } else if !live.is_empty() {
-                older.push(OlderRevision { revision, pods: live });
-            }
-        }
-    }
+    let Revisions { deployed, older, failed } =
+        deployment.as_ref().map(|deployment| revisions(ctx, namespace, deployment)).unwrap_or_default();
     let budget = owned(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name))
         .map(|kept| kept.meta().clone());
     let pods =
@@ -113,17 +95,7 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
     let facts = ctx.fact_times.of(&uid);
-    let mut waiting = deployed
-        .iter()
-        .flatten()
-        .filter(|pod| pod.node.is_some() && !pod.has_started_containers())
-        .peekable();
-    let mut unattached = BTreeMap::new();
-    if waiting.peek().is_some() {
-        let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
-        let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, &facts);
-        unattached = waiting.filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect();
-    }
+    let unattached = unattached(ctx, deployed.iter().flatten(), &facts);
     let recorded = inference.status.as_ref().map_or(&[][..], |status| &status.migrations);
     let unrecorded = ctx.migrations.unrecorded(&uid, |migration| {
         recorded.iter().any(|known| known.pod == migration.pod && known.from_node == migration.node)
@@ -152,6 +124,49 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         observed.capacities = Some(gpu::capacities(nodes, pods.iter().map(AsRef::as_ref), resource));
     }
     observed
+}
+
+#[derive(Default)]
+struct Revisions {
+    deployed: Option<Vec<Arc<PodView>>>,
+    older: Vec<OlderRevision>,
+    failed: Vec<Arc<PodView>>,
+}
+
+/// Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are late, and
+/// after a change they refer to the previous revision.
+fn revisions(ctx: &Context, namespace: &str, deployment: &DeploymentView) -> Revisions {
+    let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
+    let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+    let mut seen = Revisions::default();
+    for revision in ctx.replica_sets.owned_by::<Deployment>(namespace, uid) {
+        let uid = revision.metadata.uid.as_deref().unwrap_or_default();
+        let mut live = ctx.pods.owned_by::<ReplicaSet>(namespace, uid);
+        live.retain(|pod| !pod.is_over());
+        // At most one ReplicaSet has this template.
+        if seen.deployed.is_none() && wanted.is_some() && revision.template == wanted {
+            seen.deployed = Some(live);
+            seen.failed = ctx.failed_pods.owned_by::<ReplicaSet>(namespace, uid);
+        } else if !live.is_empty() {
+            seen.older.push(OlderRevision { revision, pods: live });
+        }
+    }
+    seen
+}
+
+/// Failures of volumes, by uid of the pod.
+fn unattached<'a>(
+    ctx: &Context,
+    pods: impl Iterator<Item = &'a Arc<PodView>>,
+    facts: &BTreeMap<String, Timestamp>,
+) -> BTreeMap<String, VolumeFailure> {
+    let mut waiting = pods.filter(|pod| pod.node.is_some() && !pod.has_started_containers()).peekable();
+    if waiting.peek().is_none() {
+        return BTreeMap::new();
+    }
+    let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
+    let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, facts);
+    waiting.filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect()
 }
 
 impl Observed {

@@ -33,6 +33,7 @@ use children::{Child, children, pod_disruption_budget};
 use conditions::Decided;
 use defaults::Defaults;
 use nodes::PodDeletion;
+use status::Delayed;
 
 /// All writes for one AIInference.
 #[derive(Debug, Serialize)]
@@ -186,17 +187,8 @@ pub(crate) fn plan(
         let announcement = status_only(status, announced, Some(Duration::ZERO), allowance);
         return Plan { facts: Some(facts), ..announcement };
     }
-    let unwritten = status::unwritten_numbers(observed, &status, now)
-        .or_else(|| status::unwritten_first(observed, &status, now));
-    let wait = unwritten
-        .as_ref()
-        .and_then(|unwritten| unwritten.wait)
-        .or_else(|| status::delay_of_counts(observed, &status, now));
-    facts.extend(unwritten.map(|unwritten| unwritten.fact));
-    let status = match &observed.inference.status {
-        Some(written) if wait.is_some() => written.clone(),
-        Some(_) | None => status,
-    };
+    let Delayed { status, wait, fact } = status::delayed(observed, status, now);
+    facts.extend(fact);
     let logs = faults::logs_to_read(revision.pods, observed);
     let (mut all, mut superfluous) = (Vec::new(), None);
     if !valid.pods.paused {

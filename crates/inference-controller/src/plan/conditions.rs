@@ -19,7 +19,7 @@ use workload::{
 use super::{
     faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of},
     nodes::MigrationState,
-    rollout::Decision,
+    rollout::Order,
 };
 use crate::{
     names::{ENGINE, LOADER},
@@ -59,7 +59,7 @@ const GPU_RECOUNT_PERIOD: Duration = Duration::from_secs(30);
 pub(super) struct Decided<'a> {
     pub(super) revision: Revision<'a>,
     pub(super) migration: MigrationState,
-    pub(super) rollout: Decision,
+    pub(super) rollout: Order,
 }
 
 pub(super) fn of_valid(

@@ -39,7 +39,7 @@ fn capacity(product: &str, free: i64) -> NodeCapacity {
     NodeCapacity { node: Arc::new(serde_saphyr::from_str(&node).unwrap()), allocatable: 8, free }
 }
 
-fn decided(scene: &Scene) -> Decision {
+fn decided(scene: &Scene) -> Order {
     let observed = scene.observed();
     let valid = validate(&observed.inference).unwrap();
     rollout(&valid, &revision(&valid, &observed, &defaults(&[])), &observed, at(0))
@@ -51,7 +51,7 @@ fn strategy_of(scene: &Scene) -> Strategy {
 
 #[test]
 fn auto_surges_until_gpus_have_been_short_for_the_surge_timeout() {
-    let waits = |seconds| Decision {
+    let waits = |seconds| Order {
         strategy: Strategy::Surge,
         requeue_after: Some(Duration::from_secs(seconds)),
         warning: None,
@@ -69,8 +69,7 @@ fn auto_deletes_no_ready_pod_for_a_product_that_no_node_has() {
         stuck("Auto", 9_000, "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
     scene.observe(|observed| observed.capacities = Some(vec![capacity("H100", 8)]));
     let (shortages, why_kept) = (Vec::new(), None);
-    let surges =
-        Decision { strategy: Strategy::Surge, requeue_after: None, warning: None, shortages, why_kept };
+    let surges = Order { strategy: Strategy::Surge, requeue_after: None, warning: None, shortages, why_kept };
     assert_eq!(decided(&scene), surges);
 }
 
