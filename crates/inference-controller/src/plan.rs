@@ -109,17 +109,17 @@ pub(crate) fn decide(observed: &Observed, defaults: &Defaults, now: Timestamp) -
     Decision::Plan(Plan { deletions, unless_deleted, ..plan_of(&spec, &left, &allowance, defaults, now) })
 }
 
-/// The plan on what is there after `refused` was refused: reports it, and retries later.
+/// The plan on what is there after `before` was refused: reports that, and retries later.
 pub(crate) fn report(
     refusal: &Refusal,
-    refused: &Plan,
+    before: &Plan,
     observed: &Observed,
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
     match accepted(observed, defaults) {
-        Ok(valid) => self::refused(refusal, &valid, observed, &refused.allowance, defaults, now),
-        Err(invalid) => rejected(&invalid, observed, &refused.allowance, now),
+        Ok(valid) => refused(refusal, &valid, observed, &before.allowance, defaults, now),
+        Err(invalid) => rejected(&invalid, observed, &before.allowance, now),
     }
 }
 
