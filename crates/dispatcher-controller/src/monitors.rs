@@ -33,8 +33,8 @@ use workload::pod::PodView;
 
 use crate::{
     NAME,
+    names::MONITOR,
     observe::keys_by_instance,
-    plan::MONITOR,
     revisions::{Membership, Revision, Revisions},
     tokens::TokenNotes,
 };

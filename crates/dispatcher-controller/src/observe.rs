@@ -64,6 +64,8 @@ pub(crate) struct Observed {
     pub(crate) tokens: Tokens,
     pub(crate) token_rate: TokenRate,
     pub(crate) history: History,
+    /// The API server has confirmed that there is no newer version of the object.
+    pub(crate) is_newest: bool,
     /// When this process first observed the object.
     pub(crate) first_observed: Timestamp,
     /// A kind whose watch fails, so that what is known of the pods may be out of date.
@@ -129,6 +131,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         other_budgets: ctx.all_budgets.of_others(namespace),
         guards_refused: ctx.guard_refusals.of(&uid).into_values().next(),
         token_rate,
+        is_newest: false,
         first_observed: pool.first_observed.unwrap_or(now),
         history: pool.history_or(dispatcher.status.as_ref(), now),
         facts: ctx.fact_times.of(&uid),

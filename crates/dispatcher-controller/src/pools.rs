@@ -235,6 +235,24 @@ mod tests {
         assert_eq!(rate(&[("a", 600_100), ("b", 900_000)], 60), Some(100));
     }
 
+    /// After a refusal a reconcile observes twice.
+    #[test]
+    fn a_second_observation_at_the_same_time_changes_nothing() {
+        let pools = Pools::default();
+        let observe = |tokens: u64, seconds: i64| {
+            let observation =
+                Observation { at: at(seconds), load: PoolLoad { tokens, ..PoolLoad::default() } };
+            let pool = pools.record("coder", observation);
+            let rate = pools.rate("coder", [("a", tokens)].into_iter(), at(seconds));
+            (pool.first_observed, pool.last, rate)
+        };
+        for (tokens, seconds) in [(1_000, 0), (1_300, 30), (1_300, 60)] {
+            assert_eq!(observe(tokens, seconds), observe(tokens, seconds), "{seconds}");
+        }
+        assert_eq!(observe(1_300, 60).2, measured(300));
+        assert_eq!(pools.lock()["coder"].totals.len(), 3);
+    }
+
     #[test]
     fn a_history_that_cannot_be_read_is_empty() {
         let status = |text: &str| AIDispatcherStatus {

@@ -20,7 +20,7 @@ use runtime::{cache::Cache, conditions::whole_seconds};
 use workload::{container::last_end, pod::PodView, time::elapsed};
 
 use crate::{
-    plan::MONITOR,
+    names::MONITOR,
     revisions::{Revision, Revisions},
 };
 

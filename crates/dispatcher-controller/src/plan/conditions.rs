@@ -26,12 +26,12 @@ use super::{
         Fault, FaultyCondition, Unready as UnreadyFound, claim_fault, creation_fault, eviction_fault,
         fault_of, needs_a_change, unready_fault,
     },
-    pod::LOADER,
     readiness::is_ready,
     replacement::BACKS_OFF_FOR,
     replicas::{LOAD_EXPECTED_AFTER, Sizing, UNREADY_HELD_FOR, Unready},
 };
 use crate::{
+    names::LOADER,
     observe::Observed,
     validate::{Invalid, TOKENS, ValidDispatcher, Workers},
 };

@@ -281,7 +281,7 @@ mod tests {
     use crate::{
         budgets::BudgetView,
         monitors::WorkerLoad,
-        plan::Plan,
+        plan::{Plan, outcome::Outcome},
         tests::{Scene, at, load},
     };
 
@@ -324,9 +324,13 @@ mod tests {
         scene.observe(|observed| observed.budget = Some(Arc::new(serde_json::from_value(budget).unwrap())));
     }
 
-    fn note(scene: &mut Scene, plan: &Plan, seconds: i64) {
-        let facts = plan.facts.iter().map(|fact| (fact.clone(), at(seconds))).collect();
-        scene.observe(|observed| observed.facts = facts);
+    /// The plan with what is reported once the API server has refused its budget.
+    fn refused(scene: &Scene, plan: Plan, refusal: &Refusal) -> Plan {
+        let mut outcome = plan.if_unchanged();
+        outcome.report_refused_budget(refusal, &scene.observed().dispatcher, at(0));
+        let Outcome { status, events, requeue_after, .. } = outcome;
+        let (status, events) = (status.into_owned(), events.into_owned());
+        Plan { status, events, requeue_after, ..plan }
     }
 
     fn omitted(plan: &Plan) -> Option<(&str, &str)> {
@@ -376,13 +380,13 @@ mod tests {
         let idle = scene.plan();
         assert_eq!(policy(&idle), "IfHealthyBudget");
         assert!(idle.requeue_after <= Some(Duration::from_secs(60)));
-        note(&mut scene, &idle, -59);
+        scene.note(&idle, at(-59));
         assert_eq!(policy(&scene.plan()), "IfHealthyBudget");
-        note(&mut scene, &idle, -60);
+        scene.note(&idle, at(-60));
         assert_eq!(policy(&scene.plan()), "AlwaysAllow");
         // Whether they work is not known.
         scene.loads(vec![load(0, 0), load(0, 0)]);
-        note(&mut scene, &idle, -60);
+        scene.note(&idle, at(-60));
         assert_eq!((unavailable(&scene.plan()), &*policy(&scene.plan())), (3.into(), "AlwaysAllow"));
     }
 
@@ -419,7 +423,7 @@ mod tests {
         scene.loads(vec![load(0, 0), load(0, 0)]);
         let ended = scene.plan();
         assert_eq!(unavailable(&ended), 1, "it is ready soon");
-        note(&mut scene, &ended, -60);
+        scene.note(&ended, at(-60));
         assert_eq!(unavailable(&scene.plan()), 2);
     }
 
@@ -481,15 +485,9 @@ mod tests {
     fn a_budget_that_is_refused_leaves_the_pool_in_service_and_is_tried_once_in_a_minute() {
         let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
         let refusal = Refusal::OwnershipConflict("PodDisruptionBudget demo/coder-workers exists".to_owned());
-        let refuse = |scene: &Scene, mut plan: Plan| {
-            plan.report_refused_budget(&refusal, &scene.observed().dispatcher, at(0));
-            plan
-        };
-        let mut denied = scene.plan();
         let quota = Refusal::Denied("exceeded quota: budgets".to_owned());
-        denied.report_refused_budget(&quota, &scene.observed().dispatcher, at(0));
-        assert_eq!(omitted(&denied).unwrap().0, reasons::DENIED);
-        let plan = refuse(&scene, scene.plan());
+        assert_eq!(omitted(&refused(&scene, scene.plan(), &quota)).unwrap().0, reasons::DENIED);
+        let plan = refused(&scene, scene.plan(), &refusal);
         let (reason, message) = omitted(&plan).unwrap();
         assert_eq!(reason, reasons::OWNERSHIP_CONFLICT);
         assert!(message.contains("coder-workers exists"), "{message}");
@@ -499,8 +497,8 @@ mod tests {
         scene.observe(|observed| Arc::make_mut(&mut observed.dispatcher).status = Some(status));
         let again = scene.plan();
         assert!(again.budget.is_some());
-        note(&mut scene, &again, 0);
-        let again = refuse(&scene, again);
+        scene.note(&again, at(0));
+        let again = refused(&scene, again, &refusal);
         assert_eq!(
             (&again.status, again.events.len()),
             (scene.observed().dispatcher.status.as_ref().unwrap(), 0)
@@ -516,9 +514,8 @@ mod tests {
     #[test]
     fn a_budget_of_a_deleted_pool_of_the_same_name_is_only_waited_for() {
         let scene = Scene::ready("{role: coder}", 1);
-        let mut plan = scene.plan();
         let leftover = Refusal::Leftover { deleted: None, message: String::new() };
-        plan.report_refused_budget(&leftover, &scene.observed().dispatcher, at(0));
+        let plan = refused(&scene, scene.plan(), &leftover);
         assert_eq!(omitted(&plan), None);
         assert!(plan.requeue_after.is_some());
     }

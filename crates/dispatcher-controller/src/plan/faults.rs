@@ -20,12 +20,12 @@ use workload::{
 };
 
 use super::{
-    pod::{LOADER, MONITOR, WORKER},
     readiness::{Readiness, is_ready, readiness},
     revision::{Seen, seen},
 };
 use crate::{
     monitors::WorkerLoad,
+    names::{LOADER, MONITOR, WORKER},
     observe::Observed,
     validate::{Checkpoint, Storage, ValidDispatcher, Workers},
 };

@@ -22,6 +22,7 @@ use workload::{
 
 use super::marks::{FIRST, IDLE, LONGEST_TASK, Mark, UNKNOWN, cost, has_tasks_now, mark};
 use crate::{
+    names::{LOADER, WORKER},
     observe::Observed,
     validate::{ValidDispatcher, Workers},
 };
@@ -46,6 +47,8 @@ pub(super) struct Sizing {
     /// A kind whose watch fails: no worker is removed.
     pub(super) unwatched: Option<&'static str>,
     pub(super) facts: Vec<String>,
+    /// Facts that are true while the Deployment is as planned.
+    pub(super) facts_if_settled: Vec<String>,
     pub(super) requeue_after: Option<Duration>,
 }
 
@@ -90,7 +93,7 @@ impl GivesWay {
 /// delivered. It is a usual delay of a watch and no proof: after a longer one, a busy worker can be deleted first.
 const COSTS_SEEN_FOR: Duration = Duration::from_millis(250);
 /// Workers whose load changes all the time do not hold a smaller number back for longer. It counts while costs can be written
-/// and the Deployment accepts a number: `apply` ends the fact `TOO_MANY` otherwise.
+/// and the Deployment accepts a number.
 const HELD_FOR: Duration = Duration::from_secs(5);
 /// Pods that are not ready are deleted before all others, whatever their cost. A node whose kubelet does not report either
 /// recovers within this time, or Kubernetes has deleted its pods by then.
@@ -102,7 +105,7 @@ pub(super) const LOAD_EXPECTED_AFTER: Duration = Duration::from_secs(15);
 /// The fact that all costs are as wanted.
 const COSTS_ARE_SET: &str = "deletion costs are set";
 /// The fact that there are more workers than wanted.
-pub(crate) const TOO_MANY: &str = "too many workers";
+const TOO_MANY: &str = "too many workers";
 /// The fact that a smaller number is wanted and not set, for whatever reason.
 const HELD_BACK: &str = "a smaller number is held back";
 
@@ -138,6 +141,7 @@ pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestam
         backs_off: false,
         unwatched: None,
         facts: Vec::new(),
+        facts_if_settled: Vec::new(),
         requeue_after: period,
     };
     if observed.deployment.is_none() || desired >= present {
@@ -170,6 +174,7 @@ fn held(
         backs_off: false,
         unwatched: Some(kind),
         facts: Vec::new(),
+        facts_if_settled: Vec::new(),
         requeue_after: Some(PERIOD),
     }
 }
@@ -240,7 +245,8 @@ fn held_back(
         .filter(|pod| written(pod) != wanted(pod))
         .map(|pod| mark(pod, wanted(pod), observed, now))
         .collect();
-    let mut facts = with(&sized.facts, &[TOO_MANY, HELD_BACK]);
+    let mut facts = with(&sized.facts, &[HELD_BACK]);
+    let facts_if_settled = vec![TOO_MANY.to_owned()];
     let since = |fact: &str| observed.facts.get(fact).copied();
     let is_overdue = since(TOO_MANY).is_some_and(|since| remaining(HELD_FOR, since, now).is_none());
     let wait = if marks.is_empty() {
@@ -252,11 +258,11 @@ fn held_back(
     match wait.filter(|_| !is_overdue) {
         Some(wait) => {
             let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-            held(Sizing { marks, facts, requeue_after, ..sized })
+            held(Sizing { marks, facts, facts_if_settled, requeue_after, ..sized })
         }
         // The ReplicaSet controller chooses by the costs that it has; if this number is overdue, the newest of them are
         // written a moment before it.
-        None => Sizing { marks, facts, ..sized },
+        None => Sizing { marks, facts, facts_if_settled, ..sized },
     }
 }
 
@@ -294,7 +300,7 @@ fn busy_before_idle(
 
 /// Whether the worker runs, and its pod was ready since it began. So nothing waits for a pod that cannot start.
 pub(super) fn was_ready(pod: &PodView, observed: &Observed) -> bool {
-    let running = pod.container(super::pod::WORKER).and_then(|worker| worker.state.running.as_ref());
+    let running = pod.container(WORKER).and_then(|worker| worker.state.running.as_ref());
     let Some((running, changed)) = running.zip(pod.ready_changed) else { return false };
     let is_healthy = matches!(for_scaling(pod, observed).state, PodState::NotReady { .. });
     is_healthy && running.started_at.or(pod.placed()).is_some_and(|started| changed > started)
@@ -415,7 +421,7 @@ fn for_scaling(pod: &PodView, observed: &Observed) -> target::Pod {
 
 /// A failed load concerns every worker, so more workers would not help.
 fn loader_refuses(pod: &PodView) -> bool {
-    let loader = pod.init_container(super::pod::LOADER);
+    let loader = pod.init_container(LOADER);
     let ended = loader.and_then(workload::container::last_end);
     ended.is_some_and(|ended| monitor::ExitCode::from_code(ended.exit_code).is_some())
 }

@@ -13,12 +13,12 @@ use crate::{
     pools::TokenRate,
     tests::{Scene, at, defaults, deployment_of, load},
     validate::{Invalid, validate},
-    validated,
 };
 
-use super::Plan;
+use super::{Plan, validated};
 
 mod checkpoints;
+mod refusals;
 mod scaling;
 
 fn condition<'p>(plan: &'p Plan, type_: &str) -> Option<&'p Condition> {
@@ -73,7 +73,7 @@ fn workers_of_which_none_reports_a_load_are_not_called_idle() {
     scene.loads(vec![crate::monitors::WorkerLoad::default(), crate::monitors::WorkerLoad::default()]);
     assert_eq!(scene.plan_at(at(0)).status.state, Some(State::Idle), "measured values wait");
     let plan = scene.plan();
-    scene.observe(|observed| observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect());
+    scene.note(&plan, at(0));
     let plan = scene.plan_at(at(10));
     assert_eq!((plan.status.current_phase, plan.status.state), (Some(Phase::Ready), None));
     scene.loads(vec![crate::monitors::WorkerLoad::default(), load(0, 0)]);
@@ -86,10 +86,7 @@ fn busy_workers_are_processing_and_all_of_them_with_a_queue_are_saturated() {
     scene.loads(vec![load(0, 1), load(0, 0)]);
     let plan = scene.plan_at(at(0));
     assert_eq!(plan.status.active_workers, 0, "measured numbers wait");
-    scene.observe(|observed| {
-        let facts: Vec<_> = plan.facts.iter().map(|fact| (fact.clone(), at(-20))).collect();
-        observed.facts = facts.into_iter().collect();
-    });
+    scene.note(&plan, at(-20));
     let status = scene.plan().status;
     assert_eq!((status.current_phase, status.state), (Some(Phase::Processing), Some(State::Working)));
     assert_eq!((status.active_workers, status.queue_depth), (1, Some(0)));
@@ -389,9 +386,7 @@ fn a_worker_whose_startup_probe_runs_is_not_called_one_that_reports_nothing() {
     let plan = scene.plan();
     assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::ROLLING, "it has just succeeded");
     assert_eq!(plan.requeue_after, Some(Duration::from_secs(60)));
-    scene.observe(|observed| {
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-60))).collect();
-    });
+    scene.note(&plan, at(-60));
     assert_eq!(reason(&scene.plan(), conditions::PROGRESSING), reasons::NEVER_REPORTED);
 }
 
@@ -425,9 +420,7 @@ fn a_revision_that_has_reported_a_load_is_not_said_to_have_never_done_so() {
     scene.write_status();
     scene.observe(|observed| observed.loads = silent);
     let plan = scene.plan();
-    scene.observe(|observed| {
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-180))).collect();
-    });
+    scene.note(&plan, at(-180));
     assert_eq!(reason(&scene.plan(), conditions::PROGRESSING), reasons::WORKERS_NOT_READY);
 }
 

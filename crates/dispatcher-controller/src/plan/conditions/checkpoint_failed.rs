@@ -9,8 +9,8 @@ use workload::{container::quote, pod::PodView, time::remaining};
 
 use super::holds;
 use crate::{
+    names::{LOADER, MONITOR},
     observe::Observed,
-    plan::{MONITOR, pod::LOADER},
     tokens::last_message_of,
 };
 

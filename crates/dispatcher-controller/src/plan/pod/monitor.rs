@@ -15,14 +15,9 @@ use workload::template::{container_security, literal, non_empty};
 
 use super::{from_secret, grace_seconds, memory_variables, value, volumes};
 use crate::{
-    plan::defaults::Defaults,
-    validate::{Checkpoint, Storage, ValidDispatcher, role},
+    names::{LOADER, MONITOR},
+    validate::{Checkpoint, Storage, ValidDispatcher, defaults::Defaults, role},
 };
-
-/// Name of the init container.
-pub(in crate::plan) const LOADER: &str = "memory-loader";
-/// Name of the sidecar.
-pub(crate) const MONITOR: &str = "monitor";
 
 /// In the Secret of `memoryConfig`.
 const MEMORY_KEY: &str = "api-key";

@@ -56,10 +56,8 @@ fn state_that_was_lost_is_told_once_and_stays_in_the_status_for_a_while() {
     assert!(scene.plan().events.is_empty());
     // The state of another worker is not saved now; the loss is still reported.
     scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
-    scene.observe(|observed| {
-        observed.ending.clear();
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect();
-    });
+    scene.observe(|observed| observed.ending.clear());
+    scene.note(&plan, at(0));
     let reason_at = |seconds| {
         condition(&scene.plan_at(at(seconds)), conditions::CHECKPOINT_FAILED).unwrap().reason.clone()
     };
@@ -87,9 +85,7 @@ fn a_loss_is_reported_for_ten_minutes_however_long_the_pod_is_kept() {
     assert!(is_reported(&plan));
     assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(100)));
     scene.write_status();
-    scene.observe(|observed| {
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect();
-    });
+    scene.note(&plan, at(0));
     assert!(!is_reported(&scene.plan_at(at(101))));
     // Also after the pod was deleted.
     scene.observe(|observed| observed.ending.clear());
@@ -101,9 +97,9 @@ fn an_event_tells_of_a_new_loss_and_not_of_another_first_pod() {
     let mut scene = Scene::ready("{role: coder}", 1);
     let losses = |plan: &Plan| plan.events.iter().filter(|note| note.reason == reasons::STATE_LOST).count();
     let note = |scene: &mut Scene| {
-        let facts = scene.plan().facts;
+        let plan = scene.plan();
         scene.write_status();
-        scene.observe(|observed| observed.facts = facts.into_iter().map(|fact| (fact, at(0))).collect());
+        scene.note(&plan, at(0));
     };
     scene.observe(|observed| observed.ending = vec![failed("coder-7", -10), failed("coder-8", -5)]);
     assert_eq!(losses(&scene.plan()), 1);
