@@ -15,15 +15,18 @@
 //!
 //! Files, beside those of every controller (`observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`, `metrics.rs`):
 //!
+//! - `reconcile.rs`: one reconcile, as `runtime::reconcile` plays it.
+//! - `relations.rs`: which AIDispatchers are reconciled after a change of another object.
+//! - `relations/budgets.rs`: the PodDisruptionBudgets of the namespaces.
+//! - `load.rs`: the load of a worker and of a pool.
 //! - `monitors.rs`: receives what the sidecars of workers report.
 //! - `prometheus.rs`: reads the load of workers from Prometheus, by option.
-//! - `tokens.rs`: adds up the tokens of workers.
-//! - `pools.rs`: keeps the past values that decisions on replicas need.
-//! - `deleted_pods.rs`: keeps pods that were deleted lately.
-//! - `revisions.rs`: records which ReplicaSets belong, or have belonged, to which AIDispatcher.
-//! - `budgets.rs`: the PodDisruptionBudgets of the namespaces.
+//! - `records.rs`: what is kept in memory beside the caches:
+//!   - `records/pools.rs`: the past values that decisions on replicas need.
+//!   - `records/tokens.rs`: the tokens of workers, and their sum.
+//!   - `records/deleted_pods.rs`: pods that were deleted lately.
+//!   - `records/revisions.rs`: which ReplicaSets belong, or have belonged, to which AIDispatcher.
 //! - `names.rs`: names of children and of containers.
-//! - `reconcile.rs`: one reconcile, as `runtime::reconcile` plays it.
 //! - `validate/defaults.rs`: defaults of new pods, from the release and the command line.
 //!
 //! Files of `plan`:
@@ -38,9 +41,10 @@
 //! - `revision.rs`: the revision of the current spec.
 //! - `metadata.rs`: name, owner and labels of children.
 //! - `readiness.rs`: whether a worker counts as ready.
-//! - `faults.rs`: why a pod does not become ready.
 //! - `conditions.rs`: the phase and the conditions.
+//! - `conditions/faults.rs`: why a pod does not become ready.
 //! - `conditions/checkpoint_failed.rs`: the condition CheckpointFailed.
+//! - `conditions/scaling_active.rs`: the condition ScalingActive.
 //! - `status.rs`: the status.
 //! - `events.rs`: events.
 //! - `outcome.rs`: what is remembered and reported after the Deployment was written.
@@ -75,30 +79,28 @@ use workload::{
 };
 
 use crate::{
-    budgets::{Budgets, namespace_of},
-    deleted_pods::DeletedPods,
-    monitors::{Monitors, WorkerLoad},
-    observe::{claim_key, keys_by_instance, look, reason_of_pod, reason_of_replica_set},
-    pools::Pools,
+    load::WorkerLoad,
+    monitors::Monitors,
+    observe::look,
     prometheus::Prometheus,
-    revisions::Revisions,
-    tokens::TokenNotes,
+    records::{deleted_pods::DeletedPods, pools::Pools, revisions::Revisions, tokens::TokenNotes},
+    relations::{
+        budgets::Budgets, claim_key, keys_by_instance, namespace_of, reason_of_pod, reason_of_replica_set,
+    },
     validate::defaults::Defaults,
 };
 
 mod apply;
-mod budgets;
-mod deleted_pods;
+mod load;
 mod metrics;
 mod monitors;
 mod names;
 mod observe;
 mod plan;
-mod pools;
 mod prometheus;
 mod reconcile;
-mod revisions;
-mod tokens;
+mod records;
+mod relations;
 mod validate;
 
 /// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.

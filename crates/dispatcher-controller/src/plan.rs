@@ -14,15 +14,16 @@ use workload::{deployment::RenderedDeployment, time::elapsed};
 
 use crate::{
     observe::Observed,
-    validate::{Invalid, ValidDispatcher, defaults::Defaults, spec_hash, validate},
+    validate::{Invalid, TOKENS, ValidDispatcher, defaults::Defaults, spec_hash, validate},
 };
 use marks::{Mark, Marking};
+use replicas::Sizing;
+use status::Report;
 
 mod conditions;
 mod deployment;
 mod disruption_budget;
 mod events;
-mod faults;
 pub(crate) mod marks;
 mod metadata;
 pub(crate) mod outcome;
@@ -130,14 +131,13 @@ fn plan(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, now: 
     let (sizing, replaces) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
     let (sizing, marking, guarding) = if valid.pods.paused {
         // The pods get no costs for a smaller number.
-        (sizing, marks::of_present(observed, now), disruption_budget::of_deployed(observed, now))
+        (sizing, replicas::marks_of_present(observed, now), disruption_budget::of_deployed(observed, now))
     } else {
-        let sizing = marks::marked(sizing, observed, now);
+        let sizing = replicas::marked(sizing, observed, now);
         (sizing, Marking::default(), disruption_budget::guarding(observed, now))
     };
     let mut assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
     assessment.verdicts.extend(guarding.omitted);
-    let assessment_facts = assessment.facts.clone();
     let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
     let soonest = [
         sizing.requeue_after,
@@ -147,69 +147,58 @@ fn plan(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, now: 
         marking.requeue_after,
         observed.token_rate.changes_in,
     ];
-    let soonest = soonest.into_iter().flatten().min();
-    let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
-    let rescaled = sizing.scales(valid).map(|(from, to)| events::of_scale(from, to, &scale_reason(&sizing)));
     let past = sizing.past(valid);
+    let assessment_facts = std::mem::take(&mut assessment.facts);
+    let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let status = status::of_valid(valid, &revision, &sizing, past.as_ref(), observed, assessment, now);
-    let unwritten = status::unwritten_numbers(observed, &status, now)
-        .or_else(|| status::unwritten_first(observed, &status, now));
-    let wait = unwritten
-        .as_ref()
-        .and_then(|unwritten| unwritten.wait)
-        .or_else(|| status::delay_of_counts(observed, &status, now));
-    let (mut facts, facts_if_settled) = if valid.pods.paused {
-        (marking.facts, Vec::new())
+    let report = Report { status, events, facts: assessment_facts, wait: None }.in_time(observed, now);
+    let rescale = rescale(valid, &sizing, &report.status, observed);
+    let (marks, facts, facts_if_settled, deployment) = if valid.pods.paused {
+        (marking.marks, marking.facts, Vec::new(), None)
     } else {
-        (sizing.facts.clone(), sizing.facts_if_settled.clone())
+        let deployment = deployment::deployment(valid, &revision, strategy, &sizing, planned_on(observed));
+        (sizing.marks, sizing.facts, sizing.facts_if_settled, Some(Box::new(deployment)))
     };
-    facts.extend(guarding.facts);
-    facts.extend(assessment_facts);
-    facts.extend(unwritten.map(|unwritten| unwritten.fact));
-    let status = match &observed.dispatcher.status {
-        Some(written) if wait.is_some() => {
-            // Events compare with the stored status, and come with the one that is written.
-            events.clear();
-            // What is newly lost is so until it is reported.
-            facts.retain(|fact| !fact.starts_with(conditions::LOST) || observed.facts.contains_key(fact));
-            written.clone()
-        }
-        Some(_) | None => status,
-    };
-    let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
-    let (marks, deployment) = if valid.pods.paused {
-        (marking.marks, None)
-    } else {
-        let deployment = deployment::deployment(valid, &revision, strategy, &sizing, planned_on);
-        (sizing.marks, Some(Box::new(deployment)))
-    };
-    let before = observed.dispatcher.status.as_ref();
-    let rescale = rescaled.map(|event| Rescale {
-        event,
-        status_if_unchanged: Box::new(status::without_rescale(status.clone(), before)),
-    });
     Plan {
         marks,
         deployment,
         budget: guarding.budget,
-        status,
-        events,
+        status: report.status,
+        events: report.events,
         rescale,
         replaces,
         past,
-        facts,
+        facts: [facts, guarding.facts, report.facts].concat(),
         facts_if_settled,
-        requeue_after: soonest.into_iter().chain(wait).min(),
+        requeue_after: soonest.into_iter().chain([report.wait]).flatten().min(),
     }
 }
 
+fn planned_on(observed: &Observed) -> Option<String> {
+    observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone())
+}
+
+fn rescale(
+    valid: &ValidDispatcher,
+    sizing: &Sizing,
+    status: &AIDispatcherStatus,
+    observed: &Observed,
+) -> Option<Rescale> {
+    let (from, to) = sizing.scales(valid)?;
+    let before = observed.dispatcher.status.as_ref();
+    Some(Rescale {
+        event: events::of_scale(from, to, &scale_reason(sizing)),
+        status_if_unchanged: Box::new(status::without_rescale(status.clone(), before)),
+    })
+}
+
 /// The load that caused another number of workers.
-fn scale_reason(sizing: &replicas::Sizing) -> String {
+fn scale_reason(sizing: &Sizing) -> String {
     let Some(decision) = &sizing.decision else { return String::new() };
     let supply = decision.supply();
     let metric = decision.conclusion.winner.and_then(|winner| decision.record.inputs.metrics.get(winner));
     match metric {
-        Some(metric) if metric.name.as_str() == crate::validate::TOKENS => "tokens per minute".to_owned(),
+        Some(metric) if metric.name.as_str() == TOKENS => "tokens per minute".to_owned(),
         Some(_) => format!("queued tasks; busy workers: {}", supply.busy),
         None => "the bounds of spec.autoscaling".to_owned(),
     }
@@ -219,7 +208,7 @@ fn scale_reason(sizing: &replicas::Sizing) -> String {
 fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
     let mut assessment = conditions::of_invalid(invalid, observed, now);
     let guarding = disruption_budget::of_deployed(observed, now);
-    let marking = marks::of_present(observed, now);
+    let marking = replicas::marks_of_present(observed, now);
     assessment.verdicts.extend(guarding.omitted);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let soonest = [

@@ -18,7 +18,7 @@ use workload::{
 
 use crate::{
     Args, DispatcherArgs, NAME,
-    monitors::WorkerLoad,
+    load::WorkerLoad,
     names,
     observe::Observed,
     plan::{Doubt, Plan, decision},

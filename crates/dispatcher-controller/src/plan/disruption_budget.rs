@@ -5,11 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::{
-    aidispatcher::AIDispatcher,
-    conditions::{self, DISRUPTION_BUDGET_OMITTED},
-    reasons,
-};
+use api::{aidispatcher::AIDispatcher, conditions::DISRUPTION_BUDGET_OMITTED, reasons};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
@@ -28,9 +24,9 @@ use super::{
     replicas::was_ready,
 };
 use crate::{
-    budgets::{BudgetView, COUNTS_UNREADY},
     names,
     observe::Observed,
+    relations::budgets::{BudgetView, COUNTS_UNREADY},
     validate::owner,
 };
 
@@ -117,9 +113,7 @@ fn given_way(other: &BudgetView) -> Verdict {
 
 /// As the last status has it.
 fn reported(observed: &Observed) -> Option<Verdict> {
-    let status = observed.dispatcher.status.as_ref()?;
-    let known =
-        status.conditions.iter().find(|known| known.type_ == conditions::DISRUPTION_BUDGET_OMITTED)?;
+    let known = observed.condition(DISRUPTION_BUDGET_OMITTED)?;
     let reasons =
         [reasons::OTHER_BUDGET, reasons::OWNERSHIP_CONFLICT, reasons::INVALID_SPEC, reasons::DENIED];
     let reason = reasons.into_iter().find(|reason| *reason == known.reason)?;
@@ -265,7 +259,7 @@ fn missing(observed: &Observed, now: Timestamp) -> (i32, Option<Duration>) {
     for since in since.chain(uncreated) {
         match remaining(MISSING_FOR, since, now) {
             None => missing += 1,
-            Some(wait) => requeue_after = Some(requeue_after.map_or(wait, |known| known.min(wait))),
+            Some(wait) => requeue_after = requeue_after.into_iter().chain([wait]).min(),
         }
     }
     (missing.min(lacking), requeue_after)
@@ -279,9 +273,9 @@ mod tests {
     use runtime::refusal::Refusal;
 
     use crate::{
-        budgets::BudgetView,
-        monitors::WorkerLoad,
+        load::WorkerLoad,
         plan::{Plan, outcome::Outcome},
+        relations::budgets::BudgetView,
         tests::{Scene, at, load},
     };
 

@@ -196,7 +196,7 @@ fn begun(
     let newest = revision.pods.iter().filter_map(|pod| pod.ready_changed.max(pod.created())).max();
     let settled_after = REPLACED_AFTER.max(surveys_repeated_after(defaults));
     if let Some(wait) = newest.and_then(|since| remaining(settled_after, since, now)) {
-        let requeue_after = Some(sizing.requeue_after.map_or(wait, |planned| planned.min(wait)));
+        let requeue_after = sizing.requeue_after.into_iter().chain([wait]).min();
         return (Sizing { requeue_after, ..sizing }, None);
     }
     let states = if states == 1 { "a saved state".to_owned() } else { format!("{states} saved states") };
@@ -247,7 +247,7 @@ mod tests {
     use api::{aidispatcher::Phase, labels};
 
     use crate::{
-        monitors::WorkerLoad,
+        load::WorkerLoad,
         plan::Plan,
         tests::{Scene, at, deployment_of, load},
     };

@@ -20,7 +20,7 @@ use workload::{
     time::{elapsed, remaining},
 };
 
-use super::marks::{FIRST, IDLE, LONGEST_TASK, Mark, UNKNOWN, cost, has_tasks_now, mark};
+use super::marks::{FIRST, IDLE, LONGEST_TASK, Mark, Marking, UNKNOWN, cost, has_tasks_now, mark, marking};
 use crate::{
     names::{LOADER, WORKER},
     observe::Observed,
@@ -131,18 +131,10 @@ pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestam
     };
     let period = awaited.or(decision.is_some().then_some(PERIOD));
     let sized = Sizing {
-        desired,
-        replicas: desired,
         decision,
         is_awaiting: awaited.is_some(),
-        marks: Vec::new(),
-        unready: None,
-        gives_way: None,
-        backs_off: false,
-        unwatched: None,
-        facts: Vec::new(),
-        facts_if_settled: Vec::new(),
         requeue_after: period,
+        ..Sizing::new(desired, desired)
     };
     if observed.deployment.is_none() || desired >= present {
         return sized;
@@ -164,19 +156,28 @@ fn held(
     };
     let replicas = desired.max(deployed);
     Sizing {
-        desired,
-        replicas,
-        decision: None,
-        is_awaiting: false,
-        marks: Vec::new(),
-        unready: None,
         gives_way: known_gives_way(observed).filter(|_| replicas == deployed),
-        backs_off: false,
         unwatched: Some(kind),
-        facts: Vec::new(),
-        facts_if_settled: Vec::new(),
         requeue_after: Some(PERIOD),
+        ..Sizing::new(desired, replicas)
     }
+}
+
+/// Adds the marks that follow the load, unless marks are written for a smaller number anyway.
+pub(super) fn marked(sizing: Sizing, observed: &Observed, now: Timestamp) -> Sizing {
+    if !sizing.marks.is_empty() {
+        return sizing;
+    }
+    let has_first = sizing.gives_way.is_some() || sizing.replicas < observed.deployed_replicas();
+    let Marking { marks, facts, requeue_after } = marking(has_first, observed, now);
+    let facts = sizing.facts.into_iter().chain(facts).collect();
+    let requeue_after = sizing.requeue_after.into_iter().chain(requeue_after).min();
+    Sizing { marks, facts, requeue_after, ..sizing }
+}
+
+/// The marks that follow the load, for a pool whose number stays as it is.
+pub(super) fn marks_of_present(observed: &Observed, now: Timestamp) -> Marking {
+    marking(known_gives_way(observed).is_some(), observed, now)
 }
 
 /// The worker for which the Deployment has another number than wanted.
@@ -221,7 +222,7 @@ fn held_back(
     };
     if let Some(wait) = first_loads(observed, now) {
         // This process does not know yet which workers are busy, and another one may have marked them.
-        let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
+        let requeue_after = sized.requeue_after.into_iter().chain([wait]).min();
         let facts = with(&sized.facts, &[HELD_BACK]);
         return held(Sizing { requeue_after, facts, ..sized });
     }
@@ -257,7 +258,7 @@ fn held_back(
     };
     match wait.filter(|_| !is_overdue) {
         Some(wait) => {
-            let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
+            let requeue_after = sized.requeue_after.into_iter().chain([wait]).min();
             held(Sizing { marks, facts, facts_if_settled, requeue_after, ..sized })
         }
         // The ReplicaSet controller chooses by the costs that it has; if this number is overdue, the newest of them are
@@ -319,7 +320,7 @@ fn awaited(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Opti
     }
     let status = observed.dispatcher.status.as_ref()?;
     let is_reported = status.observed_generation == valid.generation
-        && status.conditions.iter().any(|condition| condition.type_ == api::conditions::SCALING_ACTIVE);
+        && observed.condition(api::conditions::SCALING_ACTIVE).is_some();
     first_loads(observed, now).filter(|_| is_reported)
 }
 
@@ -427,6 +428,24 @@ fn loader_refuses(pod: &PodView) -> bool {
 }
 
 impl Sizing {
+    /// Nothing stands in the way of these numbers.
+    fn new(desired: i32, replicas: i32) -> Self {
+        Self {
+            desired,
+            replicas,
+            decision: None,
+            is_awaiting: false,
+            marks: Vec::new(),
+            unready: None,
+            gives_way: None,
+            backs_off: false,
+            unwatched: None,
+            facts: Vec::new(),
+            facts_if_settled: Vec::new(),
+            requeue_after: None,
+        }
+    }
+
     /// What is to be remembered once this plan was carried out; `None` without autoscaling.
     pub(super) fn past(&self, valid: &ValidDispatcher) -> Option<History> {
         let Workers::Scaled(policy) = &valid.workers else { return None };
@@ -451,7 +470,7 @@ mod trace;
 #[cfg(test)]
 mod tests {
     use crate::{
-        monitors::WorkerLoad,
+        load::WorkerLoad,
         tests::{Scene, at, defaults},
         validate::validate,
     };

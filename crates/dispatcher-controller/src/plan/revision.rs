@@ -7,7 +7,7 @@ use workload::revision::{DesiredTemplate, Revision};
 
 use super::{pod::pod_template, readiness::is_ready};
 use crate::{
-    monitors::WorkerLoad,
+    load::WorkerLoad,
     names::WORKER,
     observe::Observed,
     validate::{ValidDispatcher, defaults::Defaults},

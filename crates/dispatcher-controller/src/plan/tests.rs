@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 
 use crate::{
-    pools::TokenRate,
+    records::pools::TokenRate,
     tests::{Scene, at, defaults, deployment_of, load},
     validate::{Invalid, validate},
 };
@@ -70,13 +70,13 @@ fn a_pool_that_is_ready_changes_nothing() {
 #[test]
 fn workers_of_which_none_reports_a_load_are_not_called_idle() {
     let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
-    scene.loads(vec![crate::monitors::WorkerLoad::default(), crate::monitors::WorkerLoad::default()]);
+    scene.loads(vec![crate::load::WorkerLoad::default(), crate::load::WorkerLoad::default()]);
     assert_eq!(scene.plan_at(at(0)).status.state, Some(State::Idle), "measured values wait");
     let plan = scene.plan();
     scene.note(&plan, at(0));
     let plan = scene.plan_at(at(10));
     assert_eq!((plan.status.current_phase, plan.status.state), (Some(Phase::Ready), None));
-    scene.loads(vec![crate::monitors::WorkerLoad::default(), load(0, 0)]);
+    scene.loads(vec![crate::load::WorkerLoad::default(), load(0, 0)]);
     assert_eq!(scene.plan_at(at(10)).status.state, Some(State::Idle));
 }
 
@@ -231,8 +231,7 @@ fn the_deployment_of_a_long_name_has_a_name_that_fits_a_label() {
 #[test]
 fn a_status_that_is_held_back_comes_with_no_event() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    let unsaved =
-        |why: &str| vec![crate::monitors::WorkerLoad { unsaved: Some(why.to_owned()), ..load(0, 0) }];
+    let unsaved = |why: &str| vec![crate::load::WorkerLoad { unsaved: Some(why.to_owned()), ..load(0, 0) }];
     scene.pods(&["{name: coder-0, ready: true, node: a, phase: Running, created: '2026-01-01T11:59:59Z'}"]);
     scene.loads(unsaved("away"));
     assert_eq!(scene.plan().events.len(), 1);
@@ -326,7 +325,7 @@ fn unreported(spec: &str, started: i64) -> Scene {
          worker, state: {{running: {{startedAt: '{}'}}}}}}]}}",
         at(started)
     )]);
-    scene.loads(vec![crate::monitors::WorkerLoad {
+    scene.loads(vec![crate::load::WorkerLoad {
         fault: Some("port 9100 of the worker refuses connections".to_owned()),
         ..Default::default()
     }]);
@@ -401,7 +400,7 @@ fn a_worker_of_a_pool_in_service_that_does_not_come_back_is_no_failure_of_its_re
         at(-200),
         at(-180)
     )]);
-    for known in [crate::monitors::WorkerLoad::default(), load(0, 0)] {
+    for known in [crate::load::WorkerLoad::default(), load(0, 0)] {
         scene.loads(vec![known]);
         let plan = scene.plan();
         assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::WORKERS_NOT_READY);

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_state_that_is_not_saved_is_reported_beside_an_invalid_spec() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
+    scene.loads(vec![crate::load::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
     let plan = crate::plan::rejected(&Invalid("spec.env: remove it".to_owned()), scene.observed(), at(0));
     assert_eq!(reason(&plan, conditions::CHECKPOINT_FAILED), reasons::STATE_NOT_SAVED);
     assert_eq!(reason(&plan, conditions::READY), reasons::INVALID_SPEC);
@@ -14,20 +14,20 @@ fn a_state_that_is_not_saved_is_reported_beside_an_invalid_spec() {
 #[test]
 fn a_damaged_state_is_reported_unless_the_state_of_a_worker_is_not_saved() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    let damaged = crate::monitors::WorkerLoad { damaged: Some("1 saved state".to_owned()), ..load(0, 0) };
+    let damaged = crate::load::WorkerLoad { damaged: Some("1 saved state".to_owned()), ..load(0, 0) };
     scene.loads(vec![damaged.clone()]);
     let plan = scene.plan();
     let failed = condition(&plan, conditions::CHECKPOINT_FAILED).unwrap();
     assert_eq!((failed.status.as_str(), failed.reason.as_str()), ("True", reasons::STATE_DAMAGED));
     assert!(failed.message.contains("coder-0") && failed.message.contains("1 saved state"));
-    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..damaged }]);
+    scene.loads(vec![crate::load::WorkerLoad { unsaved: Some("away".to_owned()), ..damaged }]);
     assert_eq!(reason(&scene.plan(), conditions::CHECKPOINT_FAILED), reasons::STATE_NOT_SAVED);
 }
 
 #[test]
 fn a_store_that_does_not_take_the_state_of_a_worker_is_told() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    let unsaved = crate::monitors::WorkerLoad {
+    let unsaved = crate::load::WorkerLoad {
         unsaved: Some("s3://states does not answer".to_owned()),
         saved: Some(1_767_268_000),
         ..load(0, 0)
@@ -55,7 +55,7 @@ fn state_that_was_lost_is_told_once_and_stays_in_the_status_for_a_while() {
     scene.write_status();
     assert!(scene.plan().events.is_empty());
     // The state of another worker is not saved now; the loss is still reported.
-    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
+    scene.loads(vec![crate::load::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
     scene.observe(|observed| observed.ending.clear());
     scene.note(&plan, at(0));
     let reason_at = |seconds| {
@@ -139,7 +139,7 @@ fn a_worker_that_has_started_without_a_state_is_reported_until_it_has_saved_one(
         failed.message
     );
     assert_eq!(plan.events.iter().filter(|note| note.reason == reasons::STARTED_EMPTY).count(), 1);
-    let saved = |waiting| crate::monitors::WorkerLoad { saved: Some(1), waiting, ..load(0, 0) };
+    let saved = |waiting| crate::load::WorkerLoad { saved: Some(1), waiting, ..load(0, 0) };
     // The state from before the storage was away.
     scene.loads(vec![saved(Some(1))]);
     let message = condition(&scene.plan(), conditions::CHECKPOINT_FAILED).unwrap().message.clone();

@@ -87,7 +87,7 @@ fn a_worker_that_is_not_ready_and_has_tasks_holds_a_smaller_number_back_until_th
 fn a_worker_whose_tasks_were_known_a_while_ago_holds_a_smaller_number_back() {
     let mut scene = with_a_lost_kubelet(&unready(5));
     let silent =
-        |read: i64| crate::monitors::WorkerLoad { last_tasks: Some((1, at(read))), ..Default::default() };
+        |read: i64| crate::load::WorkerLoad { last_tasks: Some((1, at(read))), ..Default::default() };
     scene.loads(vec![silent(-2), load(0, 0), load(0, 0)]);
     let plan = scene.plan_at(at(600));
     assert_eq!((replicas(&plan), plan.marks.len()), (3, 0));
@@ -247,7 +247,7 @@ fn a_pool_that_is_busy_for_an_hour_keeps_its_number() {
     let mut scene = Scene::ready(SCALED, 4);
     for minute in 0..60 {
         let now = at(minute * 60);
-        let busy = crate::monitors::WorkerLoad { queued: Some((0, now)), ..load(0, 1) };
+        let busy = crate::load::WorkerLoad { queued: Some((0, now)), ..load(0, 1) };
         scene.loads(vec![busy; 4]);
         let plan = scene.plan_at(now);
         assert_eq!((replicas(&plan), plan.rescale.is_none()), (4, true), "{minute}");
@@ -276,7 +276,7 @@ fn more_workers_than_wanted_are_said_as_such() {
 #[test]
 fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
     let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
-    let known = |streamed| crate::monitors::WorkerLoad { has_tasks: streamed, ..load(0, 0) };
+    let known = |streamed| crate::load::WorkerLoad { has_tasks: streamed, ..load(0, 0) };
     scene.loads(vec![known(Some(false)), known(None), known(Some(true))]);
     scene.edit_spec(|spec| spec.replicas = 1);
     let costs: Vec<i32> = scene.plan().marks.iter().map(|mark| mark.cost).collect();
@@ -286,7 +286,7 @@ fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
 #[test]
 fn a_worker_that_is_idle_by_its_stream_is_idle_whatever_prometheus_had_of_it() {
     let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
-    let ended = crate::monitors::WorkerLoad { has_tasks: Some(false), ..load(0, 1) };
+    let ended = crate::load::WorkerLoad { has_tasks: Some(false), ..load(0, 1) };
     scene.loads(vec![load(0, 1), ended]);
     scene.edit_spec(|spec| spec.replicas = 1);
     let plan = scene.plan();
@@ -342,7 +342,7 @@ fn the_number_follows_the_queue() {
 #[test]
 fn without_load_the_number_stays_and_the_condition_says_why() {
     let mut scene = Scene::ready(SCALED, 3);
-    let silent = crate::monitors::WorkerLoad {
+    let silent = crate::load::WorkerLoad {
         fault: Some("port 9100 refused the connection".to_owned()),
         ..Default::default()
     };
@@ -361,7 +361,7 @@ fn without_load_the_number_stays_and_the_condition_says_why() {
 
 #[test]
 fn a_silent_worker_counts_as_busy_where_workers_are_removed() {
-    let silent = crate::monitors::WorkerLoad {
+    let silent = crate::load::WorkerLoad {
         fault: Some("port 9100 refused the connection".to_owned()),
         ..Default::default()
     };
@@ -383,7 +383,7 @@ fn a_silent_worker_counts_as_busy_where_workers_are_removed() {
 #[test]
 fn a_silent_worker_does_not_count_where_only_queues_do() {
     let mut scene = Scene::ready("{role: coder, autoscaling: {rule: QueueOnly, maxReplicas: 10}}", 4);
-    scene.loads(vec![load(7, 1), load(0, 1), load(0, 0), crate::monitors::WorkerLoad::default()]);
+    scene.loads(vec![load(7, 1), load(0, 1), load(0, 0), crate::load::WorkerLoad::default()]);
     let plan = scene.plan();
     assert_eq!(plan.status.desired_replicas, 2);
     let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
@@ -398,7 +398,7 @@ fn a_silent_worker_does_not_count_where_only_queues_do() {
 #[test]
 fn queues_that_were_read_too_long_ago_change_nothing() {
     let mut scene = Scene::ready(SCALED, 2);
-    let old = |queued| crate::monitors::WorkerLoad { queued: Some((queued, at(-60))), ..load(queued, 1) };
+    let old = |queued| crate::load::WorkerLoad { queued: Some((queued, at(-60))), ..load(queued, 1) };
     scene.loads(vec![old(40), old(0)]);
     let plan = scene.plan();
     assert_eq!(replicas(&plan), 2);
@@ -494,7 +494,7 @@ fn of_a_shared_queue_the_largest_depth_that_is_not_old_counts() {
     let spec = "{role: coder, autoscaling: {queue: Shared, maxReplicas: 50, behavior: {scaleDown: \
                 {stabilizationWindowSeconds: 0}}}}";
     let mut scene = Scene::ready(spec, 3);
-    let old = crate::monitors::WorkerLoad { queued: Some((40, at(-60))), ..load(40, 0) };
+    let old = crate::load::WorkerLoad { queued: Some((40, at(-60))), ..load(40, 0) };
     scene.loads(vec![old, load(9, 0), load(14, 0)]);
     assert_eq!(replicas(&scene.plan()), 3, "ceil(14 / 5)");
 }
@@ -610,10 +610,10 @@ fn a_worker_that_has_only_its_cost_is_kept_from_node_autoscalers_too() {
 fn a_worker_that_reports_its_queue_alone_is_unmarked_after_ten_minutes_without_tasks() {
     let mut scene = Scene::ready("{role: coder}", 1);
     scene.pods(&["{name: coder-0, ready: true, node: a, phase: Running, cost: 1000, kept: true}"]);
-    let quiet = crate::monitors::WorkerLoad {
+    let quiet = crate::load::WorkerLoad {
         queued: Some((0, at(0))),
         is_quiet: true,
-        ..crate::monitors::WorkerLoad::default()
+        ..crate::load::WorkerLoad::default()
     };
     scene.loads(vec![quiet.clone()]);
     let plan = scene.plan();
@@ -623,7 +623,7 @@ fn a_worker_that_reports_its_queue_alone_is_unmarked_after_ten_minutes_without_t
     scene.note(&plan, at(-600));
     let off: Vec<_> = kept().into_iter().map(|(key, _)| (key, None)).collect();
     assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 0, off)]);
-    scene.loads(vec![crate::monitors::WorkerLoad { is_quiet: false, ..quiet }]);
+    scene.loads(vec![crate::load::WorkerLoad { is_quiet: false, ..quiet }]);
     assert!(marks(&scene.plan()).is_empty(), "its stream is cut");
 }
 
