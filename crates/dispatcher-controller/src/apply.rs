@@ -48,15 +48,13 @@ pub(crate) async fn apply(
     }
     let facts = if is_settled(&written) { plan.settled_facts() } else { plan.facts.clone() };
     let written = match written.map_err(Refusal::of) {
-        Ok(written) => written,
+        Ok(written) => Ok(written),
         // The plan that reports it is made on the same facts as this one, and notes them.
         Err(Ok(refusal)) => return Ok(Applied::Refused(refusal)),
-        Err(Err(error)) => {
-            ctx.fact_times.note(uid, &facts, now);
-            return Err(error);
-        }
+        Err(Err(error)) => Err(error),
     };
     ctx.fact_times.note(uid, &facts, now);
+    let written = written?;
     let has_changed = matches!(written, Some(Written::Created | Written::Changed));
     let mut outcome = if has_changed { plan.if_changed() } else { plan.if_unchanged() };
     report_contest(ctx, dispatcher, written, &mut outcome, now).await;

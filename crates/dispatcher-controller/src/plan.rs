@@ -192,6 +192,11 @@ fn rescale(
     })
 }
 
+/// Of pods, as fields of Kubernetes have it.
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
 /// The load that caused another number of workers.
 fn scale_reason(sizing: &Sizing) -> String {
     let Some(decision) = &sizing.decision else { return String::new() };

@@ -22,7 +22,7 @@ use crate::{
     names,
     observe::Observed,
     plan::{Doubt, Plan, decision},
-    validate::defaults::Defaults,
+    validate::{defaults::Defaults, validate},
 };
 
 /// An AIDispatcher called demo/coder.
@@ -200,7 +200,9 @@ impl Scene {
     }
 
     pub(crate) fn plan_at(&self, now: Timestamp) -> Plan {
-        self.planned(&defaults(&[]), now).expect("no doubt")
+        let defaults = defaults(&[]);
+        validate(&self.observed.dispatcher, &defaults).expect("a valid spec");
+        self.planned(&defaults, now).expect("no doubt")
     }
 
     pub(crate) fn planned(&self, defaults: &Defaults, now: Timestamp) -> Result<Plan, Doubt> {

@@ -17,6 +17,7 @@ use workload::{
 };
 
 use super::{
+    number,
     readiness::is_ready,
     replacement::BACKS_OFF_FOR,
     replicas::{Sizing, UNREADY_HELD_FOR, Unready},
@@ -136,18 +137,14 @@ fn counts(observed: &Observed, pods: &[Arc<PodView>], now: Timestamp) -> Counts 
     let loads = || observed.loads.values();
     let busy = loads().filter(|load| load.in_flight.is_some_and(|tasks| tasks > 0)).count();
     Counts {
-        all: count(observed.pods().count()),
-        ready: count(observed.pods().filter(|pod| is_ready(pod, now)).count()),
-        updated: count(pods.len()),
-        updated_ready: count(pods.iter().filter(|pod| is_ready(pod, now)).count()),
-        busy: count(busy),
+        all: number(observed.pods().count()),
+        ready: number(observed.pods().filter(|pod| is_ready(pod, now)).count()),
+        updated: number(pods.len()),
+        updated_ready: number(pods.iter().filter(|pod| is_ready(pod, now)).count()),
+        busy: number(busy),
         is_load_known: loads().any(|load| load.queued.is_some() || load.in_flight.is_some()),
         queued: observed.queue_depth().map(|queued| i64::try_from(queued).unwrap_or(i64::MAX)),
     }
-}
-
-fn count(pods: usize) -> i32 {
-    i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
 fn state(counts: Counts) -> Option<State> {
@@ -401,7 +398,7 @@ fn memory_ready(valid: &ValidDispatcher, fault: Option<&Fault>, loaded: usize) -
     Some(match fault {
         Some(Fault { reason, message, condition: _ }) => fails(type_, reason, message.clone()),
         None if loaded > 0 => {
-            let workers = workers_text(i32::try_from(loaded).unwrap_or(i32::MAX));
+            let workers = workers_text(number(loaded));
             holds(type_, reasons::LOADED, format!("collection {} is loaded in {workers}", memory.collection))
         }
         None => {

@@ -21,6 +21,7 @@ use workload::{pod::PodView, time::remaining};
 use super::{
     marks::{LONGEST_TASK, has_tasks_now},
     metadata::{labels_of, metadata, selector},
+    number,
     replicas::was_ready,
 };
 use crate::{
@@ -240,7 +241,6 @@ fn counting(observed: &Observed, now: Timestamp) -> Counting {
 /// How many of the wanted workers have been missing for long, and when one more is. One with tasks is not missing.
 fn missing(observed: &Observed, now: Timestamp) -> (i32, Option<Duration>) {
     let Some(deployment) = &observed.deployment else { return (0, None) };
-    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let is_there = |pod: &PodView| pod.is_ready || has_tasks_now(pod, observed, now);
     let lacking = deployment
         .replicas

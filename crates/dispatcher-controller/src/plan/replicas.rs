@@ -20,7 +20,10 @@ use workload::{
     time::{elapsed, remaining},
 };
 
-use super::marks::{FIRST, IDLE, LONGEST_TASK, Mark, Marking, UNKNOWN, cost, has_tasks_now, mark, marking};
+use super::{
+    marks::{FIRST, IDLE, LONGEST_TASK, Mark, Marking, UNKNOWN, cost, has_tasks_now, mark, marking},
+    number,
+};
 use crate::{
     names::{LOADER, WORKER},
     observe::Observed,
@@ -276,7 +279,6 @@ fn busy_before_idle(
     now: Timestamp,
 ) -> Option<(Unready, Option<Duration>)> {
     let wanted = |pod: &PodView| cost(pod, observed);
-    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let removed = number(observed.pods().count()).saturating_sub(desired);
     let unready = number(observed.pods().filter(|pod| !pod.is_ready).count());
     observed.pods().find_map(|pod| {
@@ -351,7 +353,7 @@ fn present(valid: &ValidDispatcher, observed: &Observed) -> i32 {
 
 fn decision(policy: &Policy, observed: &Observed, replicas: i32, now: Timestamp) -> Decision {
     let pods: Vec<target::Pod> = observed.pods().map(|pod| for_scaling(pod, observed)).collect();
-    let status_replicas = i32::try_from(pods.len()).unwrap_or(i32::MAX);
+    let status_replicas = number(pods.len());
     let target = Target { replicas, status_replicas, pods, cold_start: None };
     let readings: Vec<Reading> = policy.metrics.iter().map(|metric| reading(metric, observed, now)).collect();
     decide(policy, &target, &readings, &observed.history, now)
