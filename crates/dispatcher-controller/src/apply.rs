@@ -1,10 +1,10 @@
-//! Applies a plan in a fixed order. It only decides when to reconcile again after a contested write.
+//! Applies a plan in a fixed order. It decides nothing, and asks the plan what follows from an answer.
 //!
 //! Marks of pods first, so that a smaller number of workers takes idle ones. Then the Deployment and the event about its new
 //! number, the PodDisruptionBudget, the status, and the other events; the first failure ends this sequence. A budget that is
 //! refused is reported, and ends nothing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use api::{aidispatcher::AIDispatcher, labels, reasons};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -14,25 +14,15 @@ use runtime::{
     apply::{ApplyError, Written},
     controller::ReconcileError as _,
     events::{Note, Severity},
+    reconcile::Applied,
     refusal::Refusal,
 };
 use tracing::warn;
-use workload::deployment::RenderedDeployment;
 
 use crate::{
     Context, NAME,
-    plan::{Mark, Plan, TOO_MANY},
+    plan::{Plan, marks::Mark, outcome::Outcome},
 };
-
-/// The outcome of a plan.
-#[derive(Debug)]
-pub(crate) enum Applied {
-    All {
-        requeue_after: Option<Duration>,
-    },
-    /// The write of the Deployment was refused; the steps after it were skipped.
-    Refused(Refusal),
-}
 
 /// A pool has up to a thousand pods.
 const MARKS_AT_ONCE: usize = 16;
@@ -42,12 +32,12 @@ const GUARDS_REFUSED: &str = "annotations for node autoscalers are refused";
 pub(crate) async fn apply(
     ctx: &Context,
     dispatcher: &AIDispatcher,
-    mut plan: Plan,
+    plan: &Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     let uid = dispatcher.metadata.uid.as_deref().unwrap_or_default();
-    let (written, unmarked) = match mark_all(ctx, std::mem::take(&mut plan.marks)).await {
-        Ok(unmarked) => (write_deployment(ctx, plan.deployment.as_deref()).await, unmarked),
+    let (written, unmarked) = match mark_all(ctx, &plan.marks).await {
+        Ok(unmarked) => (write_deployment(ctx, plan).await, unmarked),
         Err(error) => (Err(error), Unmarked::default()),
     };
     if let Some(note) = &unmarked.guards {
@@ -56,51 +46,44 @@ pub(crate) async fn apply(
         ctx.guard_refusals.note(uid, &[GUARDS_REFUSED.to_owned()], now);
         ctx.recorder.publish(dispatcher, note, now).await;
     }
-    if !is_settled(&written) {
-        // The time limit for marking busy workers counts only while writes succeed.
-        ctx.fact_times.end(uid, TOO_MANY);
-    }
-    // The child before the status: after a failure the status is not written, so it never reports what did not happen.
-    let written = match written {
-        Ok(written) => written,
-        Err(error) => return Refusal::of(error).map(Applied::Refused),
+    let facts = if is_settled(&written) { plan.settled_facts() } else { plan.facts.clone() };
+    let written = match written.map_err(Refusal::of) {
+        Ok(written) => Ok(written),
+        // The plan that reports it is made on the same facts as this one, and notes them.
+        Err(Ok(refusal)) => return Ok(Applied::Refused(refusal)),
+        Err(Err(error)) => Err(error),
     };
+    ctx.fact_times.note(uid, &facts, now);
+    let written = written?;
     let has_changed = matches!(written, Some(Written::Created | Written::Changed));
-    if !has_changed {
-        plan.forget_rescale(dispatcher.status.as_ref());
+    let mut outcome = if has_changed { plan.if_changed() } else { plan.if_unchanged() };
+    report_contest(ctx, dispatcher, written, &mut outcome, now).await;
+    if let Some(past) = outcome.past {
+        ctx.pools.remember(uid, past.clone());
     }
-    report_contest(ctx, dispatcher, written, &mut plan.requeue_after, now).await;
-    if let Some(past) = plan.past.take() {
-        ctx.pools.remember(uid, past);
-    }
-    // Before the status: if that is not written, the next plan has no change to report.
-    if let Some(note) = &plan.rescaled {
+    for note in outcome.changes.iter().copied().chain(unmarked.costs.iter().filter(|_| has_changed)) {
         ctx.recorder.publish(dispatcher, note, now).await;
     }
-    for note in [&plan.replaces, &unmarked.costs].into_iter().flatten().filter(|_| has_changed) {
+    // The children before the status: after a failure the status is not written, so it never reports what did not happen.
+    write_budget(ctx, dispatcher, plan, &mut outcome, now).await?;
+    ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &*outcome.status).await?;
+    for note in &*outcome.events {
         ctx.recorder.publish(dispatcher, note, now).await;
     }
-    write_budget(ctx, dispatcher, &mut plan, now).await?;
-    ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &plan.status).await?;
-    // After the status, which has the same content.
-    for note in &plan.events {
-        ctx.recorder.publish(dispatcher, note, now).await;
-    }
-    Ok(Applied::All { requeue_after: plan.requeue_after })
+    Ok(Applied::All { requeue_after: outcome.requeue_after })
 }
 
 async fn write_budget(
     ctx: &Context,
     dispatcher: &AIDispatcher,
-    plan: &mut Plan,
+    plan: &Plan,
+    outcome: &mut Outcome<'_>,
     now: Timestamp,
 ) -> Result<(), ApplyError> {
-    let Some(budget) = plan.budget.take() else { return Ok(()) };
-    match ctx.budgets.apply(&budget).await {
-        Ok(written) => {
-            report_contest(ctx, dispatcher, Some(written), &mut plan.requeue_after, now).await;
-        }
-        Err(error) => plan.report_refused_budget(&Refusal::of(error)?, dispatcher, now),
+    let Some(budget) = &plan.budget else { return Ok(()) };
+    match ctx.budgets.apply(budget).await {
+        Ok(written) => report_contest(ctx, dispatcher, Some(written), outcome, now).await,
+        Err(error) => outcome.report_refused_budget(&Refusal::of(error)?, dispatcher, now),
     }
     Ok(())
 }
@@ -110,11 +93,11 @@ async fn report_contest(
     ctx: &Context,
     dispatcher: &AIDispatcher,
     written: Option<Written>,
-    requeue_after: &mut Option<Duration>,
+    outcome: &mut Outcome<'_>,
     now: Timestamp,
 ) {
     let Some(Written::Contested(contest)) = written else { return };
-    *requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
+    outcome.reconcile_within(contest.wait);
     if contest.is_new {
         let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
         let note = Note { severity, reason, message: contest.message() };
@@ -139,8 +122,9 @@ struct Unmarked {
     guards: Option<Note>,
 }
 
-async fn mark_all(ctx: &Context, marks: Vec<Mark>) -> Result<Unmarked, ApplyError> {
-    let refused = stream::iter(marks).map(|mark| write_mark(ctx, mark)).buffer_unordered(MARKS_AT_ONCE);
+async fn mark_all(ctx: &Context, marks: &[Mark]) -> Result<Unmarked, ApplyError> {
+    let writes: Vec<_> = marks.iter().map(|mark| write_mark(ctx, mark)).collect();
+    let refused = stream::iter(writes).buffer_unordered(MARKS_AT_ONCE);
     let first = |first: Unmarked, refused: Unmarked| async move {
         let (costs, guards) = (first.costs.or(refused.costs), first.guards.or(refused.guards));
         Ok(Unmarked { costs, guards })
@@ -148,23 +132,20 @@ async fn mark_all(ctx: &Context, marks: Vec<Mark>) -> Result<Unmarked, ApplyErro
     refused.try_fold(Unmarked::default(), first).await
 }
 
-async fn write_deployment(
-    ctx: &Context,
-    deployment: Option<&RenderedDeployment>,
-) -> Result<Option<Written>, ApplyError> {
-    let Some(deployment) = deployment else { return Ok(None) };
+async fn write_deployment(ctx: &Context, plan: &Plan) -> Result<Option<Written>, ApplyError> {
+    let Some(deployment) = &plan.deployment else { return Ok(None) };
     ctx.deployments.apply_to_version(deployment, deployment.planned_on.as_deref()).await.map(Some)
 }
 
 /// A pod that has changed is planned again with its next version. If marking a pod is refused, for example by an
 /// admission policy, a smaller number of workers is delayed by a few seconds, and does not spare busy ones. A policy that
 /// refuses annotations for node autoscalers alone must not take the deletion cost with them.
-async fn write_mark(ctx: &Context, Mark { pod, cost, guards }: Mark) -> Result<Unmarked, ApplyError> {
+async fn write_mark(ctx: &Context, Mark { pod, cost, guards }: &Mark) -> Result<Unmarked, ApplyError> {
     let cost = (labels::POD_DELETION_COST, Some(cost.to_string()));
     let has_guards = !guards.is_empty();
-    let all = guards.into_iter().chain([cost.clone()]).collect();
-    let Some(refusal) = annotate(ctx, &pod, all).await? else { return Ok(Unmarked::default()) };
-    let of_cost = if has_guards { annotate(ctx, &pod, [cost].into()).await? } else { Some(refusal.clone()) };
+    let all = guards.clone().into_iter().chain([cost.clone()]).collect();
+    let Some(refusal) = annotate(ctx, pod, all).await? else { return Ok(Unmarked::default()) };
+    let of_cost = if has_guards { annotate(ctx, pod, [cost].into()).await? } else { Some(refusal.clone()) };
     Ok(unmarked(&refusal, of_cost.as_ref()))
 }
 
@@ -213,6 +194,8 @@ fn unmarked(refusal: &Refusal, of_cost: Option<&Refusal>) -> Unmarked {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use runtime::{
         apply::{Contest, Stale},
         cache::Key,

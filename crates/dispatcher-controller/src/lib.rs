@@ -15,14 +15,19 @@
 //!
 //! Files, beside those of every controller (`observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`, `metrics.rs`):
 //!
+//! - `reconcile.rs`: one reconcile, as `runtime::reconcile` plays it.
+//! - `relations.rs`: which AIDispatchers are reconciled after a change of another object.
+//! - `relations/budgets.rs`: the PodDisruptionBudgets of the namespaces.
+//! - `load.rs`: the load of a worker and of a pool.
 //! - `monitors.rs`: receives what the sidecars of workers report.
 //! - `prometheus.rs`: reads the load of workers from Prometheus, by option.
-//! - `tokens.rs`: adds up the tokens of workers.
-//! - `pools.rs`: keeps the past values that decisions on replicas need.
-//! - `deleted_pods.rs`: keeps pods that were deleted lately.
-//! - `revisions.rs`: records which ReplicaSets belong, or have belonged, to which AIDispatcher.
-//! - `budgets.rs`: the PodDisruptionBudgets of the namespaces.
-//! - `names.rs`: names of children.
+//! - `records.rs`: what is kept in memory beside the caches:
+//!   - `records/pools.rs`: the past values that decisions on replicas need.
+//!   - `records/tokens.rs`: the tokens of workers, and their sum.
+//!   - `records/deleted_pods.rs`: pods that were deleted lately.
+//!   - `records/revisions.rs`: which ReplicaSets belong, or have belonged, to which AIDispatcher.
+//! - `names.rs`: names of children and of containers.
+//! - `validate/defaults.rs`: defaults of new pods, from the release and the command line.
 //!
 //! Files of `plan`:
 //!
@@ -35,13 +40,14 @@
 //! - `deployment.rs`: the Deployment.
 //! - `revision.rs`: the revision of the current spec.
 //! - `metadata.rs`: name, owner and labels of children.
-//! - `defaults.rs`: defaults of new pods, from the release and the command line.
 //! - `readiness.rs`: whether a worker counts as ready.
-//! - `faults.rs`: why a pod does not become ready.
 //! - `conditions.rs`: the phase and the conditions.
+//! - `conditions/faults.rs`: why a pod does not become ready.
 //! - `conditions/checkpoint_failed.rs`: the condition CheckpointFailed.
+//! - `conditions/scaling_active.rs`: the condition ScalingActive.
 //! - `status.rs`: the status.
 //! - `events.rs`: events.
+//! - `outcome.rs`: what is remembered and reported after the Deployment was written.
 
 #![forbid(unsafe_code)]
 
@@ -53,15 +59,16 @@ use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use reqwest::Url;
 use runtime::{
-    apply::{ApplyError, Writer},
+    apply::Writer,
     args::RuntimeArgs,
     cache::Cache,
     cached_child::{CachedChild, Metadata},
     children::Children,
-    controller::Next,
+    controller::Controller,
     events::Recorder,
     polling::Polling,
     process::{Identity, Process, Started},
+    reconcile::reconcile,
     relations::Referrers,
 };
 use workload::{
@@ -72,31 +79,28 @@ use workload::{
 };
 
 use crate::{
-    apply::{Applied, apply},
-    budgets::{Budgets, namespace_of},
-    deleted_pods::DeletedPods,
-    monitors::{Monitors, WorkerLoad},
-    observe::{Observed, claim_key, keys_by_instance, observe, reason_of_pod, reason_of_replica_set},
-    plan::{Defaults, Plan, or_pinned_defaults, plan, refused, rejected, restores_older},
-    pools::Pools,
+    load::WorkerLoad,
+    monitors::Monitors,
+    observe::look,
     prometheus::Prometheus,
-    revisions::Revisions,
-    tokens::TokenNotes,
-    validate::{Invalid, OwnAccount, ValidDispatcher, spec_hash, validate},
+    records::{deleted_pods::DeletedPods, pools::Pools, revisions::Revisions, tokens::TokenNotes},
+    relations::{
+        budgets::Budgets, claim_key, keys_by_instance, namespace_of, reason_of_pod, reason_of_replica_set,
+    },
+    validate::defaults::Defaults,
 };
 
 mod apply;
-mod budgets;
-mod deleted_pods;
+mod load;
 mod metrics;
 mod monitors;
 mod names;
 mod observe;
 mod plan;
-mod pools;
 mod prometheus;
-mod revisions;
-mod tokens;
+mod reconcile;
+mod records;
+mod relations;
 mod validate;
 
 /// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
@@ -191,7 +195,6 @@ pub(crate) struct Context {
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) defaults: Defaults,
-    pub(crate) own_account: OwnAccount,
 }
 
 impl Context {
@@ -211,6 +214,18 @@ const MEASURED_EVERY: Duration = Duration::from_secs(10);
 
 /// Declares the watches and starts the controller.
 pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
+    let ctx = Arc::new(watched(process, args));
+    metrics::export(process, &ctx.dispatchers);
+    let controller = related(process.controller(&ctx.dispatchers), &ctx);
+    let controller = polled(controller, &ctx).beside(ctx.monitors.running());
+    process.control(controller, move |dispatcher, now| {
+        let ctx = Arc::clone(&ctx);
+        async move { reconcile(&*ctx, dispatcher, now).await }
+    })
+}
+
+/// Declares the watches.
+fn watched(process: &mut Process, args: DispatcherArgs) -> Context {
     let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
     let dispatchers = process.watch::<AIDispatcher>("AIDispatcher");
     let writer = process.writer(&dispatchers);
@@ -219,7 +234,7 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
     let replica_sets = process.watch_labelled("ReplicaSet", &managed);
     let revisions = Revisions::tracked(&dispatchers, &deployments, &replica_sets);
     let tokens = TokenNotes::tracked(&pods, &dispatchers, Arc::clone(&revisions));
-    let ctx = Arc::new(Context {
+    Context {
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
         all_budgets: Budgets::watched(process),
         deployments,
@@ -236,18 +251,16 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
         guard_refusals: FactTimes::default(),
         writer,
         recorder: process.recorder(),
-        own_account: OwnAccount::of(&args),
         defaults: Defaults::new(args, process.refusal_retry_period()),
         dispatchers,
-    });
-    metrics::export(process, &ctx.dispatchers);
+    }
+}
+
+/// Names the objects whose changes reconcile an AIDispatcher.
+fn related(controller: Controller<AIDispatcher>, ctx: &Context) -> Controller<AIDispatcher> {
     let readers = Referrers::of(&ctx.dispatchers, claim_key);
     let neighbours = Referrers::of(&ctx.dispatchers, |dispatcher: &AIDispatcher| [namespace_of(dispatcher)]);
-    let polled = Arc::clone(&ctx);
-    let polling =
-        Polling { period: MEASURED_EVERY, at_once: 64, deadline: Duration::from_secs(5), gap: MIN_POLL_GAP };
-    let controller = process
-        .controller(&ctx.dispatchers)
+    controller
         .owns(&ctx.deployments)
         .owns(&ctx.budgets)
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
@@ -257,81 +270,22 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
             true => neighbours.of_key(&namespace_of(budget)),
             false => Vec::new(),
         })
-        .polls(polling, ctx.monitors.trigger(), move |dispatcher, now| {
-            let ctx = Arc::clone(&polled);
-            async move {
-                if let Some(prometheus) = &ctx.prometheus {
-                    prometheus.ask(&dispatcher, now).await;
-                }
-                observe::look(&ctx, &dispatcher, now)
+}
+
+/// Looks at the load of each pool periodically, and when a monitor reports another one.
+fn polled(controller: Controller<AIDispatcher>, ctx: &Arc<Context>) -> Controller<AIDispatcher> {
+    let polling =
+        Polling { period: MEASURED_EVERY, at_once: 64, deadline: Duration::from_secs(5), gap: MIN_POLL_GAP };
+    let polled = Arc::clone(ctx);
+    controller.polls(polling, ctx.monitors.trigger(), move |dispatcher, now| {
+        let ctx = Arc::clone(&polled);
+        async move {
+            if let Some(prometheus) = &ctx.prometheus {
+                prometheus.ask(&dispatcher, now).await;
             }
-        })
-        .beside(ctx.monitors.running());
-    process.control(controller, move |dispatcher, now| {
-        let ctx = Arc::clone(&ctx);
-        async move { reconcile(&ctx, dispatcher, now).await }
-    })
-}
-
-/// Observes, validates, plans, applies.
-async fn reconcile(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timestamp) -> Result<Next, ApplyError> {
-    if dispatcher.metadata.deletion_timestamp.is_some() {
-        // The garbage collector deletes the Deployment; its pods save the state of their workers before they end.
-        return Ok(Next::Done);
-    }
-    let observed = observe(ctx, Arc::clone(&dispatcher), now);
-    // Either this process's watch is late and another process has applied a newer spec, or the annotation was edited by
-    // hand and must be repaired. The API server's version of the object decides.
-    if is_behind(&observed) && !ctx.writer.is_newest(&ctx.dispatchers, &dispatcher).await? {
-        return Ok(Next::After(STALE_OBJECT_RETRY));
-    }
-    let valid = validated(&observed, &ctx.defaults).and_then(|valid| ctx.own_account.is_not_used_by(valid));
-    let applied = match &valid {
-        // The annotation `refresh` changes the template without a new generation.
-        Ok(valid)
-            if restores_older(valid, &observed)
-                && !ctx.writer.is_newest(&ctx.dispatchers, &dispatcher).await? =>
-        {
-            return Ok(Next::After(STALE_OBJECT_RETRY));
+            look(&ctx, &dispatcher, now)
         }
-        Ok(valid) => carry_out(ctx, valid, &observed, now).await?,
-        Err(invalid) => {
-            let plan = rejected(invalid, &observed, now);
-            // This ends `TOO_MANY`: the time limit of a scale-down must not run while no deletion cost is written.
-            ctx.fact_times.note(dispatcher.metadata.uid.as_deref().unwrap_or_default(), &plan.facts, now);
-            apply(ctx, &dispatcher, plan, now).await?
-        }
-    };
-    Ok(match applied {
-        Applied::All { requeue_after: Some(wait) } => Next::After(wait),
-        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
     })
-}
-
-/// A default that running pods were rendered with stays valid although its option is no longer set.
-fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher, Invalid> {
-    let dispatcher = &observed.dispatcher;
-    validate(dispatcher, defaults).or_else(|invalid| {
-        let pinned = or_pinned_defaults(&spec_hash(&dispatcher.spec)?, observed, defaults);
-        pinned.and_then(|defaults| validate(dispatcher, &defaults).ok()).ok_or(invalid)
-    })
-}
-
-async fn carry_out(
-    ctx: &Context,
-    valid: &ValidDispatcher,
-    observed: &Observed,
-    now: Timestamp,
-) -> Result<Applied, ApplyError> {
-    let plan: Plan = plan(valid, observed, &ctx.defaults, now);
-    ctx.fact_times.note(&valid.owner.uid, &plan.facts, now);
-    match apply(ctx, &observed.dispatcher, plan, now).await? {
-        Applied::Refused(refusal) => {
-            let plan = refused(&refusal, valid, observed, &ctx.defaults, now);
-            apply(ctx, &observed.dispatcher, plan, now).await
-        }
-        done @ Applied::All { .. } => Ok(done),
-    }
 }
 
 /// URLs are in messages and in pods, so they carry no credentials.
@@ -349,16 +303,6 @@ fn http_url(text: &str) -> Result<Url, String> {
 /// As it was written, because it is a part of pod templates.
 fn http_endpoint(text: &str) -> Result<String, String> {
     http_url(text).map(|_| text.to_owned())
-}
-
-/// Time for the watch of AIDispatchers to catch up.
-const STALE_OBJECT_RETRY: Duration = Duration::from_secs(1);
-
-/// Whether the Deployment was rendered for a newer spec than the cached one.
-fn is_behind(observed: &Observed) -> bool {
-    let rendered =
-        observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
-    rendered > observed.dispatcher.metadata.generation
 }
 
 #[cfg(test)]

@@ -33,10 +33,13 @@ use workload::pod::PodView;
 
 use crate::{
     NAME,
-    observe::keys_by_instance,
-    plan::MONITOR,
-    revisions::{Membership, Revision, Revisions},
-    tokens::TokenNotes,
+    load::{WorkerLoad, has_tasks},
+    names::MONITOR,
+    records::{
+        revisions::{Membership, Revision, Revisions},
+        tokens::TokenNotes,
+    },
+    relations::keys_by_instance,
 };
 
 /// Half the interval of a monitor, so that each of its snapshots is sent.
@@ -59,47 +62,6 @@ const DAMAGE: FaultReason = FaultReason::BadInput;
 
 /// Monitors report each second. A load that is older than this is not used.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
-
-/// The last values of one worker.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct WorkerLoad {
-    /// Tasks that wait for it, and when that was read.
-    pub(crate) queued: Option<(u64, Timestamp)>,
-    /// Tasks that it works on.
-    pub(crate) in_flight: Option<u64>,
-    /// Tokens that all workers of its pod have used.
-    pub(crate) tokens: Option<u64>,
-    /// Whether `tokens` is fresh.
-    pub(crate) counts_tokens: bool,
-    /// Whether it has tasks in the fresh values of its monitor, also where others are used for scaling. `None`: unknown.
-    pub(crate) has_tasks: Option<bool>,
-    /// Whether it works on a task, as `has_tasks`: its queue may be that of all workers.
-    pub(crate) works: Option<bool>,
-    /// How many tasks it worked on when that was last read, and when.
-    pub(crate) last_tasks: Option<(u64, Timestamp)>,
-    /// Its fresh queue is empty, and it does not report whether it works.
-    pub(crate) is_quiet: bool,
-    /// Why there are no fresh values.
-    pub(crate) fault: Option<String>,
-    /// When its state was last saved, in seconds since 1970.
-    pub(crate) saved: Option<u64>,
-    /// Why its state is not saved now.
-    pub(crate) unsaved: Option<String>,
-    /// Which saved states it has found damaged.
-    pub(crate) damaged: Option<String>,
-    /// Saved states that no worker has claimed. `None`: this worker has a state of its own, or its monitor made no
-    /// survey.
-    pub(crate) unclaimed: Option<u64>,
-    /// The same, and also of a worker that has started empty and has a state of its own since. It may be old.
-    pub(crate) waiting: Option<u64>,
-}
-
-impl WorkerLoad {
-    /// Whether the worker serves any metric of the contract.
-    pub(crate) fn is_reported(&self) -> bool {
-        self.queued.is_some() || self.in_flight.is_some() || self.tokens.is_some()
-    }
-}
 
 /// The streams.
 pub(crate) struct Monitors {
@@ -256,12 +218,6 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
     }
 }
 
-/// A queue of its own makes a worker busy soon.
-pub(crate) fn has_tasks(queued: Option<u64>, in_flight: Option<u64>) -> Option<bool> {
-    let some = |tasks: Option<u64>| tasks.is_some_and(|tasks| tasks > 0);
-    if some(queued) || some(in_flight) { Some(true) } else { in_flight.map(|_| false) }
-}
-
 /// Messages of the monitor's own faults, which are about checkpoints: that the state is not saved now, and that saved states
 /// are damaged.
 fn checkpoint_faults(view: &View) -> (Option<String>, Option<String>) {
@@ -327,7 +283,7 @@ mod tests {
     use metrics_client::snapshot::{Attribution, Fault, Snapshot, State, Subject, SubjectKind};
 
     use crate::{
-        revisions::tests::Caches,
+        records::revisions::tests::Caches,
         tests::{at, pod},
     };
 

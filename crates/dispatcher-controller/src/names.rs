@@ -1,9 +1,16 @@
-//! Names of the children of an AIDispatcher.
+//! Names of the children of an AIDispatcher, and of the containers of its pods.
 
 use workload::name;
 
 /// Value of the label `app.kubernetes.io/name` on every child.
 pub(crate) const KIND: &str = "aidispatcher";
+
+/// The init container that loads memory and state.
+pub(crate) const LOADER: &str = "memory-loader";
+/// The sidecar.
+pub(crate) const MONITOR: &str = "monitor";
+/// The main container.
+pub(crate) const WORKER: &str = "worker";
 
 pub(crate) fn deployment(name: &str) -> String {
     name::with_suffix(name, "-workers")

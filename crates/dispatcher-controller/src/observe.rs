@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 
@@ -12,29 +11,33 @@ use api::{
     conditions, reasons,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::{
+    api::apps::v1::{Deployment, ReplicaSet},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use kube::Resource;
 use runtime::{
     cache::{Cache, Key},
     polling::Polled,
-    queue::Reason,
 };
 use scaling::history::History;
 use workload::{
     claim::ClaimView,
-    deployment::{DeploymentView, OlderRevision, ReplicaSetView},
-    pod::{Instance, PodView},
+    deployment::{DeploymentView, OlderRevision},
+    pod::PodView,
     time::elapsed,
 };
 
 use crate::{
     Context, MEASURED_EVERY,
-    budgets::BudgetView,
-    monitors::WorkerLoad,
+    load::{PoolLoad, WorkerLoad},
     names,
-    pools::{Observation, PoolLoad, TokenRate},
-    revisions::Revision,
-    tokens,
+    records::{
+        pools::{Observation, TokenRate},
+        revisions::Revision,
+        tokens,
+    },
+    relations::{budgets::BudgetView, claim_key},
 };
 
 /// One AIDispatcher with its children, from the caches.
@@ -64,6 +67,8 @@ pub(crate) struct Observed {
     pub(crate) tokens: Tokens,
     pub(crate) token_rate: TokenRate,
     pub(crate) history: History,
+    /// The API server has confirmed that there is no newer version of the object.
+    pub(crate) is_newest: bool,
     /// When this process first observed the object.
     pub(crate) first_observed: Timestamp,
     /// A kind whose watch fails, so that what is known of the pods may be out of date.
@@ -78,13 +83,59 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     let name = dispatcher.metadata.name.clone().unwrap_or_default();
     let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name))
         .map(|kept| DeploymentView::clone(&kept));
+    let Pods { deployed, older, failed, mut ending, revisions } =
+        pods(ctx, namespace, &uid, deployment.as_ref());
+    ending.extend(ctx.deleted_pods.of(&revisions, now));
+    let live = || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods));
+    let loads: BTreeMap<String, WorkerLoad> =
+        live().map(|pod| (pod.uid().to_owned(), ctx.load_of(&uid, pod, now))).collect();
+    let load = PoolLoad::of(loads.iter().map(|(uid, load)| (&**uid, load)));
+    let pool = ctx.pools.record(&uid, Observation { at: now, load });
+    // Without a present count of any worker there is no rate.
+    let readings = loads.iter().filter(|(_, load)| load.counts_tokens);
+    let readings = readings.filter_map(|(uid, load)| Some((&**uid, load.tokens?)));
+    let token_rate = ctx.pools.rate(&uid, readings, now);
+    let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
+    Observed {
+        tokens: counted_tokens(ctx, &dispatcher, &revisions, now),
+        claim,
+        budget: ctx.all_budgets.all.get(&Key::new(namespace, &names::disruption_budget(&name))),
+        other_budgets: ctx.all_budgets.of_others(namespace),
+        guards_refused: ctx.guard_refusals.of(&uid).into_values().next(),
+        token_rate,
+        is_newest: false,
+        first_observed: pool.first_observed.unwrap_or(now),
+        history: pool.history_or(dispatcher.status.as_ref(), now),
+        facts: ctx.fact_times.of(&uid),
+        unwatched: unwatched(ctx),
+        dispatcher,
+        deployment,
+        deployed,
+        older,
+        failed,
+        ending,
+        loads,
+    }
+}
+
+/// The pods of one AIDispatcher.
+struct Pods {
+    deployed: Option<Vec<Arc<PodView>>>,
+    older: Vec<OlderRevision>,
+    failed: Vec<Arc<PodView>>,
+    ending: Vec<Arc<PodView>>,
+    /// The ReplicaSets that they belong to, or have belonged to.
+    revisions: BTreeSet<Revision>,
+}
+
+/// Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are late, and
+/// after a change they refer to the previous revision.
+fn pods(ctx: &Context, namespace: &str, uid: &str, deployment: Option<&DeploymentView>) -> Pods {
+    let mut revisions = ctx.revisions.of(uid);
     let (mut deployed, mut older) = (None, Vec::new());
     let (mut failed, mut ending) = (Vec::new(), Vec::new());
-    let mut revisions = ctx.revisions.of(&uid);
     let mut looked_at: BTreeSet<Revision> = BTreeSet::new();
-    if let Some(deployment) = &deployment {
-        // Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are
-        // late, and after a change they refer to the previous revision.
+    if let Some(deployment) = deployment {
         let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
         let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
         for revision in &ctx.replica_sets.owned_by::<Deployment>(namespace, uid) {
@@ -108,40 +159,20 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         ending.extend(pods.into_iter().filter(|pod| pod.is_over()));
     }
     revisions.append(&mut looked_at);
-    let live = || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods));
-    let loads: BTreeMap<String, WorkerLoad> =
-        live().map(|pod| (pod.uid().to_owned(), ctx.load_of(&uid, pod, now))).collect();
+    Pods { deployed, older, failed, ending, revisions }
+}
+
+/// The stored tokens with the current readings of these ReplicaSets' pods.
+fn counted_tokens(
+    ctx: &Context,
+    dispatcher: &AIDispatcher,
+    revisions: &BTreeSet<Revision>,
+    now: Timestamp,
+) -> Tokens {
     let stored = dispatcher.status.as_ref().and_then(|status| status.tokens.clone()).unwrap_or_default();
-    let noted = ctx.tokens.of(&revisions, &stored, now);
+    let noted = ctx.tokens.of(revisions, &stored, now);
     let present: BTreeSet<&str> = noted.existing.iter().map(String::as_str).collect();
-    let tokens = tokens::counted(&stored, &noted.tokens, &present, now);
-    ending.extend(ctx.deleted_pods.of(&revisions, now));
-    let load = pool_load(loads.iter().map(|(uid, load)| (&**uid, load)));
-    let pool = ctx.pools.record(&uid, Observation { at: now, load });
-    // Without a present count of any worker there is no rate.
-    let readings = loads.iter().filter(|(_, load)| load.counts_tokens);
-    let readings = readings.filter_map(|(uid, load)| Some((&**uid, load.tokens?)));
-    let token_rate = ctx.pools.rate(&uid, readings, now);
-    let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
-    Observed {
-        claim,
-        budget: ctx.all_budgets.all.get(&Key::new(namespace, &names::disruption_budget(&name))),
-        other_budgets: ctx.all_budgets.of_others(namespace),
-        guards_refused: ctx.guard_refusals.of(&uid).into_values().next(),
-        token_rate,
-        first_observed: pool.first_observed.unwrap_or(now),
-        history: pool.history_or(dispatcher.status.as_ref(), now),
-        facts: ctx.fact_times.of(&uid),
-        unwatched: unwatched(ctx),
-        dispatcher,
-        deployment,
-        deployed,
-        older,
-        failed,
-        ending,
-        loads,
-        tokens,
-    }
+    tokens::counted(&stored, &noted.tokens, &present, now)
 }
 
 /// A blind cache says neither which pods there are nor that there are none.
@@ -177,7 +208,7 @@ pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> 
     let live: Vec<Arc<PodView>> = pods.filter(|pod| !pod.is_over()).collect();
     let loads: Vec<(&str, WorkerLoad)> =
         live.iter().map(|pod| (pod.uid(), ctx.load_of(uid, pod, now))).collect();
-    let load = pool_load(loads.iter().map(|(uid, load)| (*uid, load)));
+    let load = PoolLoad::of(loads.iter().map(|(uid, load)| (*uid, load)));
     let without_tokens =
         |load: PoolLoad| PoolLoad { tokens: 0, saved: 0, unsaved: 0, replaceable: 0, ..load };
     let is_news = if is_due { load != before } else { without_tokens(load) != without_tokens(before) };
@@ -194,26 +225,6 @@ fn follows_load(dispatcher: &AIDispatcher) -> bool {
 }
 
 const HELD_REASONS: [&str; 3] = [reasons::DENIED, reasons::INVALID_SPEC, reasons::OWNERSHIP_CONFLICT];
-
-/// With the uid of each pod.
-fn pool_load<'l>(loads: impl Iterator<Item = (&'l str, &'l WorkerLoad)>) -> PoolLoad {
-    let mut sum = PoolLoad::default();
-    for (uid, load) in loads {
-        sum.queued = sum.queued.saturating_add(load.queued.map_or(0, |(queued, _)| queued));
-        sum.busy += u32::from(load.in_flight.is_some_and(|tasks| tasks > 0));
-        sum.unknown += u32::from(load.queued.is_none() || load.in_flight.is_none());
-        sum.tokens = sum.tokens.saturating_add(load.tokens.unwrap_or_default());
-        if load.unsaved.is_some() || load.damaged.is_some() {
-            let mut hash = DefaultHasher::new();
-            (uid, &load.unsaved, &load.damaged).hash(&mut hash);
-            sum.unsaved = sum.unsaved.wrapping_add(hash.finish());
-        }
-        sum.replaceable += u32::from(load.unclaimed.is_some_and(|states| states > 0));
-        sum.waiting = sum.waiting.saturating_add(load.waiting.unwrap_or_default());
-        sum.saved = sum.saved.max(load.saved.unwrap_or_default());
-    }
-    sum
-}
 
 impl Observed {
     /// All pods that are neither finished nor being deleted.
@@ -238,51 +249,15 @@ impl Observed {
         if self.has_shared_queue() { depths.max() } else { depths.reduce(u64::saturating_add) }
     }
 
+    /// The condition of the last status.
+    pub(crate) fn condition(&self, type_: &str) -> Option<&Condition> {
+        let mut conditions = self.dispatcher.status.iter().flat_map(|status| &status.conditions);
+        conditions.find(|condition| condition.type_ == type_)
+    }
+
     pub(crate) fn load_of(&self, pod: &PodView) -> Option<&WorkerLoad> {
         self.loads.get(pod.uid())
     }
-}
-
-/// The key of the claim in `spec.checkpoint`, if it names one.
-pub(crate) fn claim_key(dispatcher: &AIDispatcher) -> Option<Key> {
-    let namespace = dispatcher.metadata.namespace.as_deref().unwrap_or_default();
-    let claim = dispatcher.spec.checkpoint.as_ref()?.claim_name.as_deref()?;
-    Some(Key::new(namespace, claim))
-}
-
-/// Objects whose labels name the instance that they belong to.
-pub(crate) trait ForInstance: Resource {
-    fn instance(&self) -> Option<&Instance>;
-}
-
-impl ForInstance for PodView {
-    fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
-    }
-}
-
-impl ForInstance for ReplicaSetView {
-    fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
-    }
-}
-
-pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
-    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
-    let name = object.instance().and_then(|instance| instance.of_kind(names::KIND));
-    name.map(|name| Key::new(namespace, name)).into_iter().collect()
-}
-
-/// A change of a pod that starts without a fault is not urgent: its next changes follow within seconds, and the status
-/// reports few of them.
-pub(crate) fn reason_of_pod(old: Option<&PodView>, new: Option<&PodView>) -> Reason {
-    let comes_up = old.is_none_or(PodView::is_coming_up) && new.is_some_and(PodView::is_coming_up);
-    if comes_up { Reason::Detail } else { Reason::Event }
-}
-
-/// A new ReplicaSet is followed by its pods.
-pub(crate) fn reason_of_replica_set(old: Option<&ReplicaSetView>, _new: Option<&ReplicaSetView>) -> Reason {
-    if old.is_none() { Reason::Detail } else { Reason::Event }
 }
 
 fn owned<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &str) -> Option<Arc<V>> {
@@ -297,40 +272,6 @@ mod tests {
     use crate::tests::{at, dispatcher};
 
     use super::*;
-
-    #[test]
-    fn a_claim_enqueues_the_objects_that_save_to_it() {
-        let key = |spec: &str| claim_key(&dispatcher(spec)).map(|key| key.to_string());
-        assert_eq!(key("{role: coder, checkpoint: {claimName: states}}").as_deref(), Some("demo/states"));
-        assert_eq!(key("{role: coder, checkpoint: {uri: s3://states}}"), None);
-        assert_eq!(key("{role: coder}"), None);
-    }
-
-    #[test]
-    fn a_load_that_is_not_known_is_counted_as_such() {
-        let known = WorkerLoad {
-            queued: Some((3, at(0))),
-            in_flight: Some(1),
-            tokens: Some(7),
-            ..WorkerLoad::default()
-        };
-        let loads = [known.clone(), WorkerLoad { in_flight: Some(0), ..known }, WorkerLoad::default()];
-        assert_eq!(
-            pool_load(loads.iter().map(|load| ("a", load))),
-            PoolLoad { queued: 6, busy: 1, unknown: 1, tokens: 14, ..PoolLoad::default() }
-        );
-    }
-
-    #[test]
-    fn another_cause_or_worker_whose_state_is_not_saved_is_another_load() {
-        let unsaved = |uid: &str, why: &str| {
-            let load = WorkerLoad { unsaved: Some(why.to_owned()), ..WorkerLoad::default() };
-            pool_load([(uid, &load)].into_iter())
-        };
-        assert_eq!(unsaved("a", "no bucket"), unsaved("a", "no bucket"));
-        assert_ne!(unsaved("a", "no bucket"), unsaved("a", "access denied"));
-        assert_ne!(unsaved("a", "no bucket"), unsaved("b", "no bucket"));
-    }
 
     #[test]
     fn the_load_is_not_followed_at_once_while_nothing_can_be_written() {

@@ -4,28 +4,29 @@
 
 use std::time::Duration;
 
-use api::aidispatcher::{AIDispatcher, AIDispatcherStatus};
+use api::aidispatcher::AIDispatcherStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use runtime::{events::Note, refusal::Refusal};
+use runtime::{events::Note, reconcile::Decision, refusal::Refusal};
 use scaling::history::History;
 use serde::Serialize;
 use workload::{deployment::RenderedDeployment, time::elapsed};
 
 use crate::{
     observe::Observed,
-    validate::{Invalid, ValidDispatcher},
+    validate::{Invalid, TOKENS, ValidDispatcher, defaults::Defaults, spec_hash, validate},
 };
-use marks::Marking;
+use marks::{Mark, Marking};
+use replicas::Sizing;
+use status::Report;
 
 mod conditions;
-mod defaults;
 mod deployment;
 mod disruption_budget;
 mod events;
-mod faults;
-mod marks;
+pub(crate) mod marks;
 mod metadata;
+pub(crate) mod outcome;
 mod pod;
 mod readiness;
 mod replacement;
@@ -33,12 +34,6 @@ mod replicas;
 mod revision;
 mod rollout;
 mod status;
-
-pub(crate) use defaults::Defaults;
-pub(crate) use marks::Mark;
-pub(crate) use pod::MONITOR;
-pub(crate) use replicas::TOO_MANY;
-pub(crate) use revision::{or_pinned_defaults, restores_older};
 
 /// All writes for one AIDispatcher.
 #[derive(Debug, Serialize)]
@@ -52,46 +47,73 @@ pub(crate) struct Plan {
     pub(crate) budget: Option<Box<PodDisruptionBudget>>,
     pub(crate) status: AIDispatcherStatus,
     pub(crate) events: Vec<Note>,
-    /// That the load has changed the number of workers, once the Deployment is written.
+    /// The load changes the number of workers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) rescaled: Option<Note>,
+    pub(crate) rescale: Option<Rescale>,
     /// That one more worker starts, so that an idle one gives way, once the Deployment is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) replaces: Option<Note>,
     /// What decisions on the number of workers need of the past, once the Deployment is written.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) past: Option<History>,
     /// Facts that are true now, for `FactTimes`.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) facts: Vec<String>,
+    /// Facts that are true while the Deployment is as planned, or is being deleted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) facts_if_settled: Vec<String>,
     /// When to reconcile again even if no object changes.
     pub(crate) requeue_after: Option<Duration>,
 }
 
-impl Plan {
-    /// Removes the change of the number from the event, the history and the status, if it was not written to the
-    /// Deployment, such as while that is being deleted.
-    pub(crate) fn forget_rescale(&mut self, before: Option<&AIDispatcherStatus>) {
-        if self.rescaled.take().is_some() {
-            self.past = None;
-            self.status = status::without_rescale(std::mem::take(&mut self.status), before);
-        }
-    }
+/// What follows a number of workers that changes with the load.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Rescale {
+    /// Once the Deployment is written.
+    pub(crate) event: Note,
+    /// The status if the Deployment stays as it is, such as while it is being deleted.
+    pub(crate) status_if_unchanged: Box<AIDispatcherStatus>,
+}
 
-    /// Reports that the budget was refused. The pool goes on without it.
-    pub(crate) fn report_refused_budget(
-        &mut self,
-        refusal: &Refusal,
-        dispatcher: &AIDispatcher,
-        now: Timestamp,
-    ) {
-        let wait = disruption_budget::TRIED_AGAIN_AFTER;
-        self.requeue_after = Some(self.requeue_after.map_or(wait, |planned| planned.min(wait)));
-        let Some(omitted) = disruption_budget::refused(refusal) else { return };
-        let before = dispatcher.status.as_ref();
-        self.events.extend(events::of_budget(before, &omitted));
-        self.status = status::with_verdict(std::mem::take(&mut self.status), omitted, dispatcher, now);
+impl Plan {
+    /// The facts that are true now if the Deployment is as planned.
+    pub(crate) fn settled_facts(&self) -> Vec<String> {
+        [&*self.facts, &*self.facts_if_settled].concat()
     }
+}
+
+/// What a plan rests on and the cache of AIDispatchers may not know yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// The Deployment seems to be newer than the object. Either the watch is late and another process has applied a newer
+    /// spec, or the annotation was edited by hand and must be repaired.
+    Outdated,
+}
+
+/// Validates the object, and plans.
+pub(crate) fn decision(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
+    if !observed.is_newest && revision::is_behind(observed) {
+        return Decision::Doubt(Doubt::Outdated);
+    }
+    match validated(observed, defaults) {
+        // The annotation `refresh` changes the template without a new generation.
+        Ok(valid) if !observed.is_newest && revision::restores_older(&valid, observed) => {
+            Decision::Doubt(Doubt::Outdated)
+        }
+        Ok(valid) => Decision::Plan(plan(&valid, observed, defaults, now)),
+        Err(invalid) => Decision::Plan(rejected(&invalid, observed, now)),
+    }
+}
+
+/// A default that running pods were rendered with stays valid although its option is no longer set.
+fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher, Invalid> {
+    let dispatcher = &observed.dispatcher;
+    let valid = validate(dispatcher, defaults).or_else(|invalid| {
+        let pinned = revision::or_pinned_defaults(&spec_hash(&dispatcher.spec)?, observed, defaults);
+        pinned.and_then(|defaults| validate(dispatcher, &defaults).ok()).ok_or(invalid)
+    });
+    valid.and_then(|valid| defaults.own_account.is_not_used_by(valid))
 }
 
 /// A garbage collector deletes a child within this time, also while it waits up to 30 s for the caches of a kind that was
@@ -103,25 +125,19 @@ const OVERDUE_RETRY: Duration = Duration::from_secs(10);
 const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 
 /// The plan for a valid spec.
-pub(crate) fn plan(
-    valid: &ValidDispatcher,
-    observed: &Observed,
-    defaults: &Defaults,
-    now: Timestamp,
-) -> Plan {
+fn plan(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
     let (sizing, replaces) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
     let (sizing, marking, guarding) = if valid.pods.paused {
         // The pods get no costs for a smaller number.
-        (sizing, marks::of_present(observed, now), disruption_budget::of_deployed(observed, now))
+        (sizing, replicas::marks_of_present(observed, now), disruption_budget::of_deployed(observed, now))
     } else {
-        let sizing = marks::marked(sizing, observed, now);
+        let sizing = replicas::marked(sizing, observed, now);
         (sizing, Marking::default(), disruption_budget::guarding(observed, now))
     };
     let mut assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
     assessment.verdicts.extend(guarding.omitted);
-    let assessment_facts = assessment.facts.clone();
     let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
     let soonest = [
         sizing.requeue_after,
@@ -131,61 +147,73 @@ pub(crate) fn plan(
         marking.requeue_after,
         observed.token_rate.changes_in,
     ];
-    let soonest = soonest.into_iter().flatten().min();
-    let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
-    let why = scale_reason(&sizing);
-    let rescaled = sizing.scales(valid).map(|(from, to)| events::of_scale(from, to, &why));
     let past = sizing.past(valid);
+    let assessment_facts = std::mem::take(&mut assessment.facts);
+    let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let status = status::of_valid(valid, &revision, &sizing, past.as_ref(), observed, assessment, now);
-    let unwritten = status::unwritten_numbers(observed, &status, now)
-        .or_else(|| status::unwritten_first(observed, &status, now));
-    let wait = unwritten
-        .as_ref()
-        .and_then(|unwritten| unwritten.wait)
-        .or_else(|| status::delay_of_counts(observed, &status, now));
-    let mut facts = if valid.pods.paused { marking.facts } else { sizing.facts.clone() };
-    facts.extend(guarding.facts);
-    facts.extend(assessment_facts);
-    facts.extend(unwritten.map(|unwritten| unwritten.fact));
-    let status = match &observed.dispatcher.status {
-        Some(written) if wait.is_some() => {
-            // Events compare with the stored status, and come with the one that is written.
-            events.clear();
-            // What is newly lost is so until it is reported.
-            facts.retain(|fact| !fact.starts_with(conditions::LOST) || observed.facts.contains_key(fact));
-            written.clone()
-        }
-        Some(_) | None => status,
-    };
-    let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
-    let (marks, deployment) = if valid.pods.paused {
-        (marking.marks, None)
+    let report = Report { status, events, facts: assessment_facts, wait: None }.in_time(observed, now);
+    let rescale = rescale(valid, &sizing, &report.status, observed);
+    let (marks, facts, facts_if_settled, deployment) = if valid.pods.paused {
+        (marking.marks, marking.facts, Vec::new(), None)
     } else {
-        let deployment = deployment::deployment(valid, &revision, strategy, &sizing, planned_on);
-        (sizing.marks, Some(Box::new(deployment)))
+        let deployment = deployment::deployment(valid, &revision, strategy, &sizing, planned_on(observed));
+        (sizing.marks, sizing.facts, sizing.facts_if_settled, Some(Box::new(deployment)))
     };
-    let budget = guarding.budget;
-    let requeue_after = soonest.into_iter().chain(wait).min();
-    Plan { marks, deployment, budget, status, events, rescaled, replaces, past, facts, requeue_after }
+    Plan {
+        marks,
+        deployment,
+        budget: guarding.budget,
+        status: report.status,
+        events: report.events,
+        rescale,
+        replaces,
+        past,
+        facts: [facts, guarding.facts, report.facts].concat(),
+        facts_if_settled,
+        requeue_after: soonest.into_iter().chain([report.wait]).flatten().min(),
+    }
+}
+
+fn planned_on(observed: &Observed) -> Option<String> {
+    observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone())
+}
+
+fn rescale(
+    valid: &ValidDispatcher,
+    sizing: &Sizing,
+    status: &AIDispatcherStatus,
+    observed: &Observed,
+) -> Option<Rescale> {
+    let (from, to) = sizing.scales(valid)?;
+    let before = observed.dispatcher.status.as_ref();
+    Some(Rescale {
+        event: events::of_scale(from, to, &scale_reason(sizing)),
+        status_if_unchanged: Box::new(status::without_rescale(status.clone(), before)),
+    })
+}
+
+/// Of pods, as fields of Kubernetes have it.
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
 }
 
 /// The load that caused another number of workers.
-fn scale_reason(sizing: &replicas::Sizing) -> String {
+fn scale_reason(sizing: &Sizing) -> String {
     let Some(decision) = &sizing.decision else { return String::new() };
     let supply = decision.supply();
     let metric = decision.conclusion.winner.and_then(|winner| decision.record.inputs.metrics.get(winner));
     match metric {
-        Some(metric) if metric.name.as_str() == crate::validate::TOKENS => "tokens per minute".to_owned(),
+        Some(metric) if metric.name.as_str() == TOKENS => "tokens per minute".to_owned(),
         Some(_) => format!("queued tasks; busy workers: {}", supply.busy),
         None => "the bounds of spec.autoscaling".to_owned(),
     }
 }
 
 /// The plan for an invalid spec: the Deployment stays unchanged. Marks and budget follow its workers.
-pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
+fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
     let mut assessment = conditions::of_invalid(invalid, observed, now);
     let guarding = disruption_budget::of_deployed(observed, now);
-    let marking = marks::of_present(observed, now);
+    let marking = replicas::marks_of_present(observed, now);
     assessment.verdicts.extend(guarding.omitted);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let soonest = [
@@ -195,6 +223,7 @@ pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -
         observed.token_rate.changes_in,
     ];
     let requeue_after = soonest.into_iter().flatten().min();
+    // Without `facts_if_settled`: the time limit of a smaller number must not run while no deletion cost is written.
     let facts = [assessment.facts.clone(), guarding.facts, marking.facts].concat();
     let status = status::of_invalid(observed, assessment, now);
     Plan {
@@ -205,9 +234,25 @@ pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -
     }
 }
 
-/// The plan after the API server has refused the Deployment: report it, and retry later. Marks come before the Deployment, and
-/// the budget follows what is deployed.
+/// The plan after the API server has refused the Deployment of `plan`.
 pub(crate) fn refused(
+    refusal: &Refusal,
+    plan: Plan,
+    observed: &Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    match validated(observed, defaults) {
+        // The refused plan has noted no facts, so both plans are made on the same ones.
+        Ok(valid) => Plan { facts: plan.facts, ..reported(refusal, &valid, observed, defaults, now) },
+        // The template with a default of former options is gone meanwhile.
+        Err(invalid) => rejected(&invalid, observed, now),
+    }
+}
+
+/// Reports the refusal of the Deployment, and retries later. Marks come before the Deployment, and the budget follows what is
+/// deployed.
+fn reported(
     refusal: &Refusal,
     valid: &ValidDispatcher,
     observed: &Observed,
@@ -246,8 +291,20 @@ fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Ref
 
 /// A plan that writes only status and events.
 fn status_only(status: AIDispatcherStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (marks, deployment, budget, rescaled, replaces, past, facts) = Default::default();
-    Plan { marks, deployment, budget, status, events, rescaled, replaces, past, facts, requeue_after }
+    let (marks, deployment, budget, rescale, replaces, past, facts, facts_if_settled) = Default::default();
+    Plan {
+        marks,
+        deployment,
+        budget,
+        status,
+        events,
+        rescale,
+        replaces,
+        past,
+        facts,
+        facts_if_settled,
+        requeue_after,
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use runtime::cache::Cache;
 use serde::Deserialize;
 use workload::time::elapsed;
 
-use crate::{MEASURED_EVERY, NAME, monitors::WorkerLoad};
+use crate::{MEASURED_EVERY, NAME, load::WorkerLoad};
 
 /// From the name resolution to the last byte. A slower answer counts as no answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);

@@ -9,16 +9,20 @@ use api::{
 use clap::{CommandFactory as _, Parser as _};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use runtime::reconcile::Decision;
 use serde_json::json;
-use workload::pod::PodView;
+use workload::{
+    deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
+    pod::PodView,
+};
 
 use crate::{
     Args, DispatcherArgs, NAME,
-    monitors::WorkerLoad,
+    load::WorkerLoad,
     names,
     observe::Observed,
-    plan::{Defaults, Plan, plan},
-    validate::validate,
+    plan::{Doubt, Plan, decision},
+    validate::{defaults::Defaults, validate},
 };
 
 /// An AIDispatcher called demo/coder.
@@ -134,6 +138,7 @@ impl Scene {
                 tokens: Default::default(),
                 token_rate: Default::default(),
                 history: Default::default(),
+                is_newest: false,
                 first_observed: at(-600),
                 unwatched: None,
                 facts: BTreeMap::new(),
@@ -196,8 +201,21 @@ impl Scene {
 
     pub(crate) fn plan_at(&self, now: Timestamp) -> Plan {
         let defaults = defaults(&[]);
-        let valid = validate(&self.observed.dispatcher, &defaults).expect("a valid spec");
-        plan(&valid, &self.observed, &defaults, now)
+        validate(&self.observed.dispatcher, &defaults).expect("a valid spec");
+        self.planned(&defaults, now).expect("no doubt")
+    }
+
+    pub(crate) fn planned(&self, defaults: &Defaults, now: Timestamp) -> Result<Plan, Doubt> {
+        match decision(&self.observed, defaults, now) {
+            Decision::Plan(plan) => Ok(plan),
+            Decision::Doubt(doubt) => Err(doubt),
+            Decision::Later(_) => panic!("nothing is waited for"),
+        }
+    }
+
+    /// `FactTimes` has noted the facts of this plan at this time.
+    pub(crate) fn note(&mut self, plan: &Plan, at: Timestamp) {
+        self.observed.facts = plan.settled_facts().into_iter().map(|fact| (fact, at)).collect();
     }
 }
 
@@ -245,14 +263,36 @@ fn urls_of_options_are_http_and_carry_no_credentials() {
 }
 
 #[test]
-fn a_deployment_of_a_newer_spec_is_not_overwritten() {
-    let is_behind = |generation: &str| {
+fn a_deployment_of_a_newer_spec_is_overwritten_only_if_the_object_is_the_newest() {
+    let doubt = |generation: &str, is_newest: bool| {
         let mut scene = Scene::ready("{role: coder}", 1);
         scene.observe(|observed| {
             observed.deployment.as_mut().expect("a Deployment").generation = Some(generation.into());
+            observed.is_newest = is_newest;
         });
-        super::is_behind(scene.observed())
+        scene.planned(&defaults(&[]), at(0)).err()
     };
-    assert_eq!(["0", "1", "2", "?"].map(is_behind), [false, false, true, false]);
-    assert!(!super::is_behind(Scene::new("{role: coder}").observed()));
+    let doubts = |is_newest: bool| ["0", "1", "2", "?"].map(|generation| doubt(generation, is_newest));
+    assert_eq!(doubts(false), [None, None, Some(Doubt::Outdated), None]);
+    assert_eq!(doubts(true), [None; 4]);
+}
+
+#[test]
+fn an_older_template_is_restored_only_if_the_object_is_the_newest() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    assert_eq!(scene.planned(&defaults(&[]), at(0)).err(), None);
+    scene.observe(|observed| {
+        let deployment = observed.deployment.as_mut().expect("a Deployment");
+        let record = TemplateRecord {
+            resolved: deployment.resolved.clone().expect("a record"),
+            template: deployment.pinned_template.replace("{}".into()).expect("a template"),
+            token_account: None,
+        };
+        let revision = ReplicaSetView { rendered: Some(Box::new(record)), ..ReplicaSetView::default() };
+        let pods = observed.deployed.take().expect("pods");
+        observed.older = vec![OlderRevision { revision: revision.into(), pods }];
+    });
+    assert_eq!(scene.planned(&defaults(&[]), at(0)).err(), Some(Doubt::Outdated));
+    scene.observe(|observed| observed.is_newest = true);
+    assert_eq!(scene.planned(&defaults(&[]), at(0)).err(), None);
 }

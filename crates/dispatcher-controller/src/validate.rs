@@ -18,7 +18,9 @@ use scaling::{
 use std::time::Duration;
 use workload::digest::digest;
 
-use crate::{DispatcherArgs, plan::Defaults};
+use defaults::Defaults;
+
+pub(crate) mod defaults;
 
 /// A valid spec.
 #[derive(Clone, Debug)]
@@ -91,10 +93,6 @@ pub(crate) enum Storage {
 pub(crate) struct OwnAccount(Option<(String, String)>);
 
 impl OwnAccount {
-    pub(crate) fn of(args: &DispatcherArgs) -> Self {
-        Self(args.own_namespace.clone().zip(args.own_service_account.clone()))
-    }
-
     /// Refuses the controller's own account for workers: their pods would get its rights in all namespaces.
     pub(crate) fn is_not_used_by(&self, valid: ValidDispatcher) -> Result<ValidDispatcher, Invalid> {
         let account = valid.pods.service_account_name.as_deref();

@@ -1,7 +1,7 @@
-//! Applies a plan in a fixed order. It only decides when to reconcile again after a contested write or a log read.
+//! Sends a plan in a fixed order. It only decides when to reconcile again after a contested write or a log read.
 //!
-//! Pods on lost nodes are deleted first and independently of the rest. Then children, deletions, status, events and logs;
-//! the first failure ends this sequence.
+//! Pods on lost nodes are deleted first, and a deletion that fails keeps nothing else from being sent. Then children,
+//! deletions of budgets, status, events and logs; the first failure ends this sequence.
 
 use std::time::Duration;
 
@@ -12,55 +12,95 @@ use runtime::{
     cache::Key,
     events::{Note, Severity},
     logs::Tail,
+    reconcile::Applied,
     refusal::Refusal,
 };
 use workload::crashes::Reading;
 
 use crate::{
     Context,
-    plan::{Child, Plan, PodDeletion},
+    plan::{Plan, children::Child, nodes::PodDeletion},
 };
-
-/// The outcome of a plan.
-#[derive(Debug)]
-pub(crate) enum Applied {
-    All {
-        requeue_after: Option<Duration>,
-    },
-    /// The write of a child or a deletion was refused; the steps after it were skipped.
-    Refused(Refusal),
-}
-
-/// Deletes pods on lost nodes. All deletions are attempted; the first refusal is returned.
-pub(crate) async fn delete_stranded(
-    ctx: &Context,
-    inference: &AIInference,
-    deletions: Vec<PodDeletion>,
-    now: Timestamp,
-) -> Result<Option<Refusal>, ApplyError> {
-    let mut failed = None;
-    for PodDeletion { pod, migration, note } in deletions {
-        match ctx.pods.delete(&pod).await {
-            Ok(()) => {
-                // Recorded before the status write, which may fail with a conflict.
-                ctx.migrations.note(inference.metadata.uid.as_deref().unwrap_or_default(), migration);
-                ctx.recorder.publish(inference, &note, now).await;
-            }
-            Err(error) => failed = failed.or(Some(error)),
-        }
-    }
-    failed.map(Refusal::of).transpose()
-}
 
 pub(crate) async fn apply(
     ctx: &Context,
     inference: &AIInference,
-    plan: Plan,
+    plan: &Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let Plan { children, budget_deletions, status, events, logs, facts: _, mut requeue_after } = plan;
+    let failed = delete_pods(ctx, inference, &plan.deletions, now).await;
+    let rest = plan.unless_deleted.as_deref().filter(|_| failed.is_some()).unwrap_or(plan);
+    match failed.map(Refusal::of) {
+        None => apply_rest(ctx, inference, rest, now).await,
+        // The plan for the refusal has the status.
+        Some(Ok(refusal)) => match apply_children(ctx, inference, rest, now).await? {
+            Applied::All { requeue_after: _ } => Ok(Applied::Refused(refusal)),
+            of_child @ (Applied::Refused(_) | Applied::Failed { .. }) => Ok(of_child),
+        },
+        Some(Err(error)) => match apply_rest(ctx, inference, rest, now).await? {
+            Applied::All { requeue_after: _ } => Err(error),
+            Applied::Refused(why) => Ok(Applied::Failed { error, why }),
+            failed @ Applied::Failed { .. } => Ok(failed),
+        },
+    }
+}
+
+/// Deletes pods on lost nodes. All deletions are attempted; the first failure is returned.
+async fn delete_pods(
+    ctx: &Context,
+    inference: &AIInference,
+    deletions: &[PodDeletion],
+    now: Timestamp,
+) -> Option<ApplyError> {
+    let mut failed = None;
+    for PodDeletion { pod, migration, note } in deletions {
+        match ctx.pods.delete(pod).await {
+            Ok(()) => {
+                // Recorded before the status write, which may fail with a conflict.
+                ctx.migrations.note(uid(inference), migration.clone());
+                ctx.recorder.publish(inference, note, now).await;
+            }
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed
+}
+
+async fn apply_rest(
+    ctx: &Context,
+    inference: &AIInference,
+    plan: &Plan,
+    now: Timestamp,
+) -> Result<Applied, ApplyError> {
     // Children before the status: after a failure the status is not written, so it never reports what did not happen.
-    for child in &children {
+    let mut requeue_after = match apply_children(ctx, inference, plan, now).await? {
+        Applied::All { requeue_after } => requeue_after,
+        refused @ (Applied::Refused(_) | Applied::Failed { .. }) => return Ok(refused),
+    };
+    ctx.writer.apply_status(&ctx.inferences, inference, &plan.status).await?;
+    // After the status, which has the same content.
+    for note in &plan.events {
+        ctx.recorder.publish(inference, note, now).await;
+    }
+    // Last, because a request to a kubelet may be slow.
+    if read_logs(ctx, inference, plan).await {
+        requeue_after = Some(Duration::ZERO);
+    }
+    Ok(Applied::All { requeue_after })
+}
+
+/// The children, and the deletions of budgets.
+async fn apply_children(
+    ctx: &Context,
+    inference: &AIInference,
+    plan: &Plan,
+    now: Timestamp,
+) -> Result<Applied, ApplyError> {
+    let mut requeue_after = plan.requeue_after;
+    if let Some(facts) = &plan.facts {
+        ctx.fact_times.note(uid(inference), facts, now);
+    }
+    for child in &plan.children {
         match apply_child(ctx, child).await {
             Ok(Written::Contested(contest)) => {
                 requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
@@ -75,31 +115,10 @@ pub(crate) async fn apply(
             Err(error) => return Refusal::of(error).map(Applied::Refused),
         }
     }
-    for budget in &budget_deletions {
+    for budget in &plan.budget_deletions {
         if let Err(error) = ctx.budgets.delete_child(budget).await {
             return Refusal::of(error).map(Applied::Refused);
         }
-    }
-    ctx.writer.apply_status(&ctx.inferences, inference, &status).await?;
-    // After the status, which has the same content.
-    for note in &events {
-        ctx.recorder.publish(inference, note, now).await;
-    }
-    // Last, because a request to a kubelet may be slow.
-    for log in &logs {
-        let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
-        let tail = ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await;
-        // An entry for a pod that was deleted meanwhile would never be removed.
-        let known = ctx.pods.get(&Key::new(namespace, &log.pod));
-        if known.is_none_or(|pod| pod.uid() != log.uid) {
-            continue;
-        }
-        match &tail {
-            Tail::Text(text) => ctx.crashes.note(log, Reading::Text(text)),
-            Tail::Unreadable => ctx.crashes.note(log, Reading::Unreadable),
-            Tail::Forbidden => ctx.crashes.note(log, Reading::Forbidden),
-        }
-        requeue_after = Some(Duration::ZERO);
     }
     Ok(Applied::All { requeue_after })
 }
@@ -113,4 +132,29 @@ async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, ApplyError
         Child::Service(child) => ctx.services.apply(child).await,
         Child::PodDisruptionBudget(child) => ctx.budgets.apply(child).await,
     }
+}
+
+/// Whether something is known now of the crash of a pod.
+async fn read_logs(ctx: &Context, inference: &AIInference, plan: &Plan) -> bool {
+    let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
+    let mut is_noted = false;
+    for log in &plan.logs {
+        let tail = ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await;
+        // An entry for a pod that was deleted meanwhile would never be removed.
+        let known = ctx.pods.get(&Key::new(namespace, &log.pod));
+        if known.is_none_or(|pod| pod.uid() != log.uid) {
+            continue;
+        }
+        match &tail {
+            Tail::Text(text) => ctx.crashes.note(log, Reading::Text(text)),
+            Tail::Unreadable => ctx.crashes.note(log, Reading::Unreadable),
+            Tail::Forbidden => ctx.crashes.note(log, Reading::Forbidden),
+        }
+        is_noted = true;
+    }
+    is_noted
+}
+
+fn uid(inference: &AIInference) -> &str {
+    inference.metadata.uid.as_deref().unwrap_or_default()
 }

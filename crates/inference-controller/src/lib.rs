@@ -2,11 +2,10 @@
 //! status.
 //!
 //! ```text
-//!  AIInference ──┐            ┌─▶ delete pods on lost nodes, and pods with lost GPUs
-//!  children, pods┼▶ observe ──┤
-//!  nodes, claims │   caches   │
-//!  metrics agents┘            └─▶ validate → plan → apply ─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
-//!                                   pure     pure    I/O  ─▶ status, events
+//!  AIInference ──┐                                       ┌─▶ deletions of pods on lost nodes or with lost GPUs
+//!  children, pods┼▶ observe ─▶ validate → plan ─▶ apply ─┼─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
+//!  nodes, claims │   caches      pure     pure     I/O   └─▶ status, events
+//!  metrics agents┘
 //! ```
 //!
 //! The state of the loader and of the engine comes from the status of the pod. `workload::pace` limits, over all
@@ -21,13 +20,14 @@
 //! - `validate.rs`: turns a spec into types that cannot be wrong, or into a condition.
 //! - `plan.rs`: decides all writes, with one file in `plan` for each child or policy.
 //! - `apply.rs`: sends the writes in a fixed order.
+//! - `reconcile.rs`: joins these to `runtime::reconcile`, and asks what a plan doubts.
 //! - `metrics.rs`: counts objects by phase.
 //!
 //! Files of this controller:
 //!
 //! - `engine.rs`: the table of what vLLM, Triton and TGI need.
 //! - `agents.rs`: errors of GPUs, as metrics agents report them.
-//! - `names.rs`: names of children.
+//! - `names.rs`: names of children and containers.
 //! - `validate/flags.rs`: refuses arguments that set flags of the controller.
 //!
 //! Files of `plan`:
@@ -36,7 +36,8 @@
 //! - `rollout.rs`: the order of a rollout.
 //! - `revision.rs`: the revision of the current spec.
 //! - `pod.rs`: the pod template; `pod/loader.rs`, `pod/engine.rs`, `pod/probes.rs` and `pod/volumes.rs` are its parts.
-//! - `deployment.rs`, `service.rs`, `config_map.rs`, `pod_disruption_budget.rs`: the children.
+//! - `children.rs`: the children; `children/config_map.rs`, `children/deployment.rs`, `children/service.rs` and
+//!   `children/pod_disruption_budget.rs` have one each.
 //! - `metadata.rs`: name, owner and labels of children.
 //! - `defaults.rs`: defaults of new pods, from the release and the command line.
 //! - `faults.rs`: why a pod does not become ready.
@@ -50,33 +51,28 @@
 
 #![forbid(unsafe_code)]
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use api::{aiinference::AIInference, controllers::MODEL_TRANSFER, labels};
 use clap::Parser;
-use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
 use metrics_client::args::AgentsArgs;
 use runtime::{
-    apply::{ApplyError, Writer},
+    apply::Writer,
     args::RuntimeArgs,
     cache::Cache,
     cached_child::{CachedChild, Metadata},
     children::Children,
-    controller::Next,
+    controller::Controller,
     events::Recorder,
     logs::Logs,
     process::{Identity, Process, Started},
-    refusal::Refusal,
+    reconcile::reconcile,
     relations::Referrers,
 };
-
 use workload::{
     claim::ClaimView,
     crashes::Crashes,
@@ -85,19 +81,17 @@ use workload::{
     facts::FactTimes,
     migrations::Migrations,
     node::{NodeLosses, NodeView},
-    pace::{Allowance, Pace},
+    pace::Pace,
     pod::{FAILED, PodView, UNFINISHED},
 };
 
 use crate::{
     agents::Agents,
-    apply::{Applied, apply, delete_stranded},
     observe::{
-        Observed, claim_key, count_managed, keys_by_instance, keys_of_event, keys_on_lost, observe,
-        reason_of_pod, reason_of_replica_set, track_crashes, track_losses,
+        claim_key, keys_by_instance, keys_of_event, keys_on_lost, reason_of_pod, reason_of_replica_set,
+        track_crashes, track_losses,
     },
-    plan::{Defaults, Plan, due, has_pods, plan, pod_deletions, refused, rejected, restores_older},
-    validate::{Invalid, OwnAccount, ValidInference, validate},
+    plan::defaults::Defaults,
 };
 
 mod agents;
@@ -107,6 +101,7 @@ mod metrics;
 mod names;
 mod observe;
 mod plan;
+mod reconcile;
 mod validate;
 
 /// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
@@ -186,18 +181,28 @@ pub(crate) struct Context {
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) defaults: Defaults,
-    pub(crate) own_account: OwnAccount,
 }
 
 /// Declares the watches and starts the controller.
 pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
+    let ctx = Arc::new(context(process, args));
+    metrics::export(process, &ctx.inferences, &ctx.pods);
+    let controller = related(process, &ctx).beside(ctx.agents.running(&ctx.pods));
+    process.control(controller, move |inference, now| {
+        let ctx = Arc::clone(&ctx);
+        async move { reconcile(&*ctx, inference, now).await }
+    })
+}
+
+/// The watches, and what is kept in memory.
+fn context(process: &mut Process, args: InferenceArgs) -> Context {
     let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
     let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
     let watches_nodes = nodes.is_some();
     let inferences = process.watch("AIInference");
     let writer = process.writer(&inferences);
     let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
-    let ctx = Arc::new(Context {
+    Context {
         inferences,
         config_maps: writer.of(process.watch_labelled("ConfigMap", &managed)),
         deployments: writer.of(process.watch_labelled("Deployment", &managed)),
@@ -219,10 +224,12 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         logs: process.logs(),
         writer,
         recorder: process.recorder(),
-        own_account: OwnAccount::of(&args),
         defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
-    });
-    metrics::export(process, &ctx.inferences, &ctx.pods);
+    }
+}
+
+/// Which changes start a reconcile of which object.
+fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
     let readers = Referrers::of(&ctx.inferences, claim_key);
     let mut controller = process
         .controller(&ctx.inferences)
@@ -242,102 +249,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         let (known, pods) = (nodes.clone(), ctx.pods.clone());
         controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));
     }
-    let controller = controller.beside(ctx.agents.running(&ctx.pods));
-    process.control(controller, move |inference, now| {
-        let ctx = Arc::clone(&ctx);
-        async move { reconcile(&ctx, inference, now).await }
-    })
-}
-
-/// Observes, deletes pods on lost nodes, validates, plans, applies.
-async fn reconcile(ctx: &Context, inference: Arc<AIInference>, now: Timestamp) -> Result<Next, ApplyError> {
-    if inference.metadata.deletion_timestamp.is_some() {
-        // The garbage collector deletes the children; applying them now would create them again.
-        return Ok(Next::Done);
-    }
-    let mut observed = observe(ctx, Arc::clone(&inference), now);
-    if is_behind(&observed) {
-        // Either this process's watch is late and another process has applied a newer spec, or the annotation was edited by
-        // hand and must be repaired. The API server's version of the object decides.
-        if !ctx.writer.is_newest(&ctx.inferences, &inference).await? {
-            return Ok(Next::After(STALE_OBJECT_RETRY));
-        }
-    }
-    // The limit applies to all objects of the process. Neither an invalid spec nor a refused child delays these deletions.
-    let allowance = ctx.pace.allow(&due(&observed, now), || count_managed(&ctx.pods), now);
-    let deletions = pod_deletions(&observed, &allowance, now);
-    let mut deleted = Ok(None);
-    if !deletions.is_empty() {
-        deleted = delete_stranded(ctx, &inference, deletions, now).await;
-        // The plan must not include the deleted pods.
-        observed = observe(ctx, Arc::clone(&inference), now);
-    }
-    let valid = validate(&inference)
-        .and_then(|valid| ctx.own_account.is_not_used_by(valid))
-        .and_then(|valid| unless_newly_refused(valid, &observed));
-    let applied = match &valid {
-        // The annotation `refresh` changes the template without a new generation.
-        Ok(valid)
-            if restores_older(valid, &observed)
-                && !ctx.writer.is_newest(&ctx.inferences, &inference).await? =>
-        {
-            deleted?;
-            return Ok(Next::After(STALE_OBJECT_RETRY));
-        }
-        Ok(valid) => {
-            let refusal = deleted.as_ref().ok().and_then(Option::as_ref);
-            carry_out(ctx, valid, &observed, &allowance, refusal, now).await?
-        }
-        Err(invalid) => apply(ctx, &inference, rejected(invalid, &observed, &allowance, now), now).await?,
-    };
-    deleted?;
-    Ok(match applied {
-        Applied::All { requeue_after: Some(wait) } => Next::After(wait),
-        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
-    })
-}
-
-/// `refusal`: the refused deletion of a pod. It is reported like the refusal of a child; children are applied anyway.
-async fn carry_out(
-    ctx: &Context,
-    valid: &ValidInference,
-    observed: &Observed,
-    allowance: &Allowance,
-    refusal: Option<&Refusal>,
-    now: Timestamp,
-) -> Result<Applied, ApplyError> {
-    let plan_of_refusal = |refusal| refused(refusal, valid, observed, allowance, &ctx.defaults, now);
-    let mut plan = plan(valid, observed, allowance, &ctx.defaults, now);
-    ctx.fact_times.note(&valid.owner.uid, &plan.facts, now);
-    if let Some(refusal) = refusal {
-        plan = Plan {
-            children: plan.children,
-            budget_deletions: plan.budget_deletions,
-            ..plan_of_refusal(refusal)
-        };
-    }
-    match apply(ctx, &observed.inference, plan, now).await? {
-        Applied::Refused(refusal) => apply(ctx, &observed.inference, plan_of_refusal(&refusal), now).await,
-        done @ Applied::All { .. } => Ok(done),
-    }
-}
-
-/// Time for the watch of AIInferences to catch up.
-const STALE_OBJECT_RETRY: Duration = Duration::from_secs(1);
-
-/// Whether the Deployment was rendered for a newer spec than the cached one.
-fn is_behind(observed: &Observed) -> bool {
-    let rendered =
-        observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
-    rendered > observed.inference.metadata.generation
-}
-
-/// A flag that an earlier release accepted is refused only if no pods run with it.
-fn unless_newly_refused(valid: ValidInference, observed: &Observed) -> Result<ValidInference, Invalid> {
-    match &valid.tolerated {
-        Some(invalid) if !has_pods(&valid, observed) => Err(invalid.clone()),
-        Some(_) | None => Ok(valid),
-    }
+    controller
 }
 
 #[cfg(test)]

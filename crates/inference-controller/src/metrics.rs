@@ -12,7 +12,7 @@ use prometheus_client::{
 use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
 use workload::pod::PodView;
 
-use crate::plan::ENGINE;
+use crate::names::ENGINE;
 
 /// The number of objects in each phase.
 const PHASES: ObjectCounts<AIInference, Phase> = ObjectCounts {

@@ -1,9 +1,14 @@
-//! Names of an AIInference's children.
+//! Names of an AIInference's children, and of the containers of its pods.
 
 use workload::name;
 
 /// Value of the label `app.kubernetes.io/name` on every child.
 pub(crate) const KIND: &str = "aiinference";
+
+/// The init container that copies or checks the model.
+pub(crate) const LOADER: &str = "model-loader";
+/// The main container.
+pub(crate) const ENGINE: &str = "engine";
 
 /// Every object name is a valid name of a Deployment.
 pub(crate) fn deployment(name: &str) -> String {

@@ -2,7 +2,7 @@
 //! removes records of migrations that the status has.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -30,6 +30,7 @@ use workload::{
     gpu_faults::PodFaults,
     migrations::PodMigration,
     node::{NodeLosses, NodeView},
+    pace::Allowance,
     pod::{Instance, PodView},
     stranded::Nodes,
 };
@@ -64,6 +65,10 @@ pub(crate) struct Observed {
     pub(crate) unrecorded: Vec<PodMigration>,
     /// Facts of the last plan, and since when each has been true.
     pub(crate) facts: BTreeMap<String, Timestamp>,
+    /// Whether the API server has confirmed that `inference` is its newest version.
+    pub(crate) is_newest: bool,
+    /// Which pods may leave their nodes now, once `Pace` was asked.
+    pub(crate) allowance: Option<Allowance>,
 }
 
 pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp) -> Observed {
@@ -72,70 +77,30 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let name = inference.metadata.name.clone().unwrap_or_default();
     let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name))
         .map(|kept| DeploymentView::clone(&kept));
-    let (mut deployed, mut older, mut failed) = (None, Vec::new(), Vec::new());
-    if let Some(deployment) = &deployment {
-        // Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are
-        // late, and after a change they refer to the previous revision.
-        let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
-        let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
-        let revisions = ctx.replica_sets.owned_by::<Deployment>(namespace, uid);
-        for revision in revisions {
-            let uid = revision.metadata.uid.as_deref().unwrap_or_default();
-            let mut live = ctx.pods.owned_by::<ReplicaSet>(namespace, uid);
-            live.retain(|pod| !pod.is_over());
-            // At most one ReplicaSet has this template.
-            if deployed.is_none() && wanted.is_some() && revision.template == wanted {
-                deployed = Some(live);
-                failed = ctx.failed_pods.owned_by::<ReplicaSet>(namespace, uid);
-            } else if !live.is_empty() {
-                older.push(OlderRevision { revision, pods: live });
-            }
-        }
-    }
+    let Revisions { deployed, older, failed } =
+        deployment.as_ref().map(|deployment| revisions(ctx, namespace, deployment)).unwrap_or_default();
     let budget = owned(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name))
         .map(|kept| kept.meta().clone());
     let pods =
         || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
     let is_stale = ctx.pods.watch_fails_since().is_some() || ctx.inferences.watch_fails_since().is_some();
     let gpu_faults = ctx.agents.faults_of(pods(), is_stale);
-    let (mut nodes, mut capacities) = (Nodes::default(), None);
+    let mut nodes = Nodes::default();
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods(), known, &ctx.losses, now);
         // The watch of AIInferences counts, too: the object may have been paused meanwhile.
         nodes.is_stale = is_stale || known.watch_fails_since().is_some();
-        // Counting reads all pods of the cluster, so it is done only for an unschedulable pod, and for `Replace`.
-        let may_replace = !older.is_empty() || may_roll(&inference, deployment.as_ref());
-        if may_replace && inference.spec.rollout == Rollout::Replace
-            || deployed.iter().flatten().any(|pod| pod.is_unschedulable())
-        {
-            let resource = &inference.spec.gpu.resource_name;
-            capacities = Some(gpu::capacities(
-                known.all().into_iter(),
-                ctx.pods.all().iter().map(AsRef::as_ref),
-                resource,
-            ));
-        }
     }
     let claim = claim_key(&inference).and_then(|key| ctx.claims.get(&key));
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
     let facts = ctx.fact_times.of(&uid);
-    let mut waiting = deployed
-        .iter()
-        .flatten()
-        .filter(|pod| pod.node.is_some() && !pod.has_started_containers())
-        .peekable();
-    let mut unattached = BTreeMap::new();
-    if waiting.peek().is_some() {
-        let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
-        let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, &facts);
-        unattached = waiting.filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect();
-    }
+    let unattached = unattached(ctx, deployed.iter().flatten(), &facts);
     let recorded = inference.status.as_ref().map_or(&[][..], |status| &status.migrations);
     let unrecorded = ctx.migrations.unrecorded(&uid, |migration| {
         recorded.iter().any(|known| known.pod == migration.pod && known.from_node == migration.node)
     });
-    Observed {
+    let mut observed = Observed {
         inference,
         deployment,
         deployed,
@@ -144,13 +109,64 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         budget,
         nodes,
         gpu_faults,
-        capacities,
+        capacities: None,
         claim,
         unattached,
         crashes,
         unrecorded,
         facts,
+        is_newest: false,
+        allowance: None,
+    };
+    if let Some(nodes) = ctx.nodes.as_ref().filter(|_| observed.needs_capacities()) {
+        let (nodes, pods) = (nodes.all().into_iter(), ctx.pods.all());
+        let resource = &observed.inference.spec.gpu.resource_name;
+        observed.capacities = Some(gpu::capacities(nodes, pods.iter().map(AsRef::as_ref), resource));
     }
+    observed
+}
+
+#[derive(Default)]
+struct Revisions {
+    deployed: Option<Vec<Arc<PodView>>>,
+    older: Vec<OlderRevision>,
+    failed: Vec<Arc<PodView>>,
+}
+
+/// Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are late, and
+/// after a change they refer to the previous revision.
+fn revisions(ctx: &Context, namespace: &str, deployment: &DeploymentView) -> Revisions {
+    let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
+    let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+    let mut seen = Revisions::default();
+    for revision in ctx.replica_sets.owned_by::<Deployment>(namespace, uid) {
+        let uid = revision.metadata.uid.as_deref().unwrap_or_default();
+        let mut live = ctx.pods.owned_by::<ReplicaSet>(namespace, uid);
+        live.retain(|pod| !pod.is_over());
+        // At most one ReplicaSet has this template.
+        if seen.deployed.is_none() && wanted.is_some() && revision.template == wanted {
+            seen.deployed = Some(live);
+            seen.failed = ctx.failed_pods.owned_by::<ReplicaSet>(namespace, uid);
+        } else if !live.is_empty() {
+            seen.older.push(OlderRevision { revision, pods: live });
+        }
+    }
+    seen
+}
+
+/// Failures of volumes, by uid of the pod.
+fn unattached<'a>(
+    ctx: &Context,
+    pods: impl Iterator<Item = &'a Arc<PodView>>,
+    facts: &BTreeMap<String, Timestamp>,
+) -> BTreeMap<String, VolumeFailure> {
+    let mut waiting = pods.filter(|pod| pod.node.is_some() && !pod.has_started_containers()).peekable();
+    if waiting.peek().is_none() {
+        return BTreeMap::new();
+    }
+    let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
+    let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, facts);
+    waiting.filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect()
 }
 
 impl Observed {
@@ -162,6 +178,30 @@ impl Observed {
     /// Pods of other templates than the Deployment's.
     pub(crate) fn others(&self) -> impl Iterator<Item = &PodView> {
         self.older.iter().flat_map(|older| &older.pods).map(AsRef::as_ref)
+    }
+
+    /// As it will be seen after the deletion of these pods, which the status does not record yet.
+    pub(crate) fn without<'a>(&self, deleted: impl Iterator<Item = (&'a str, &'a PodMigration)>) -> Self {
+        let (uids, migrations): (BTreeSet<&str>, Vec<&PodMigration>) = deleted.unzip();
+        let is_left = |pod: &Arc<PodView>| !uids.contains(pod.uid());
+        let mut left = self.clone();
+        left.deployed.iter_mut().for_each(|pods| pods.retain(is_left));
+        left.older.iter_mut().for_each(|older| older.pods.retain(is_left));
+        left.older.retain(|older| !older.pods.is_empty());
+        left.crashes.retain(|uid, _| !uids.contains(&**uid));
+        left.unattached.retain(|uid, _| !uids.contains(&**uid));
+        left.unrecorded.extend(migrations.into_iter().cloned());
+        if !left.needs_capacities() {
+            left.capacities = None;
+        }
+        left
+    }
+
+    /// Counting reads all pods of the cluster, so it is done only for an unschedulable pod, and for `Replace`.
+    fn needs_capacities(&self) -> bool {
+        let may_replace = !self.older.is_empty() || may_roll(&self.inference, self.deployment.as_ref());
+        may_replace && self.inference.spec.rollout == Rollout::Replace
+            || self.deployed.iter().flatten().any(|pod| pod.is_unschedulable())
     }
 }
 

@@ -6,46 +6,45 @@ use std::time::Duration;
 
 use api::aiinference::AIInferenceStatus;
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    core::v1::{ConfigMap, Service},
-    policy::v1::PodDisruptionBudget,
-};
-use runtime::{events::Note, refusal::Refusal};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use runtime::{events::Note, reconcile::Decision, refusal::Refusal};
 use serde::Serialize;
-
-use workload::{crashes::Log, deployment::RenderedDeployment, pace::Allowance, time::elapsed};
+use workload::{crashes::Log, pace::Allowance, time::elapsed};
 
 use crate::{
     observe::Observed,
-    validate::{Invalid, ValidInference},
+    validate::{Invalid, ValidInference, validate},
 };
 
+pub(crate) mod children;
 mod cold_start;
 mod conditions;
-mod config_map;
-mod defaults;
-mod deployment;
+pub(crate) mod defaults;
 mod events;
 mod faults;
 mod metadata;
-mod nodes;
+pub(crate) mod nodes;
 mod pod;
-mod pod_disruption_budget;
 mod revision;
 mod rollout;
-mod service;
 mod status;
 
+use children::{Child, children, pod_disruption_budget};
 use conditions::Decided;
-pub(crate) use defaults::Defaults;
-pub(crate) use nodes::{PodDeletion, due, pod_deletions};
-pub(crate) use pod::ENGINE;
-pub(crate) use revision::{has_pods, restores_older};
+use defaults::Defaults;
+use nodes::PodDeletion;
+use status::Delayed;
 
 /// All writes for one AIInference.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Plan {
+    /// Pods that leave lost nodes and broken GPUs. They are deleted first, and all else describes the state after that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) deletions: Vec<PodDeletion>,
+    /// What is sent instead of all else if one of the deletions fails.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unless_deleted: Option<Box<Plan>>,
     /// In the order in which they are applied.
     pub(crate) children: Vec<Child>,
     /// Budgets to delete, with uid and version as preconditions.
@@ -54,20 +53,23 @@ pub(crate) struct Plan {
     pub(crate) events: Vec<Note>,
     /// Logs to read, for the causes of crashes.
     pub(crate) logs: Vec<Log>,
-    /// Facts that are true now, for `FactTimes`.
+    /// Facts that are true now, for `FactTimes`. `None`: those of the last plan stay.
     #[serde(skip)]
-    pub(crate) facts: Vec<String>,
+    pub(crate) facts: Option<Vec<String>>,
     /// When to reconcile again even if no object changes.
     pub(crate) requeue_after: Option<Duration>,
+    /// What the deletions rest on, for the plan after a refusal.
+    #[serde(skip)]
+    allowance: Allowance,
 }
 
-/// The desired state of a child.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) enum Child {
-    ConfigMap(Box<ConfigMap>),
-    Deployment(Box<RenderedDeployment>),
-    Service(Box<Service>),
-    PodDisruptionBudget(Box<PodDisruptionBudget>),
+/// What a plan rests on and the caches may not know.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Doubt {
+    /// Whether the cached object is the newest.
+    Object,
+    /// How many of these pods may be deleted now. What is granted counts for all objects of the process.
+    Pace { due: Vec<String>, now: Timestamp },
 }
 
 /// A garbage collector deletes a child within this time, also while it waits up to 30 s for the caches of a kind that was
@@ -78,7 +80,88 @@ const OVERDUE_RETRY: Duration = Duration::from_secs(10);
 /// An idle garbage collector deletes a child within this time.
 const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 
-/// The plan for a valid spec, after the deletions that `allowance` covers.
+/// The plan for an object, or what it has to know first.
+pub(crate) fn decide(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
+    let spec = accepted(observed, defaults);
+    if needs_newest(&spec, observed) {
+        return Decision::Doubt(Doubt::Object);
+    }
+    let due = nodes::due(observed, now);
+    let allowance = match &observed.allowance {
+        Some(allowance) => allowance.clone(),
+        None if due.is_empty() => Allowance::default(),
+        None => {
+            return Decision::Doubt(Doubt::Pace { due: due.into_iter().map(str::to_owned).collect(), now });
+        }
+    };
+    // The spec has no part in it: neither an invalid one nor a refused child delays these deletions.
+    let deletions = nodes::pod_deletions(observed, &allowance, now);
+    let planned = plan_of(&spec, observed, &allowance, defaults, now);
+    if deletions.is_empty() {
+        return Decision::Plan(planned);
+    }
+    let left = observed.without(deletions.iter().map(PodDeletion::record));
+    let spec = accepted(&left, defaults);
+    if needs_newest(&spec, &left) {
+        return Decision::Doubt(Doubt::Object);
+    }
+    let unless_deleted = Some(Box::new(planned));
+    Decision::Plan(Plan { deletions, unless_deleted, ..plan_of(&spec, &left, &allowance, defaults, now) })
+}
+
+/// The plan on what is there after `before` was refused: reports that, and retries later.
+pub(crate) fn report(
+    refusal: &Refusal,
+    before: &Plan,
+    observed: &Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    match accepted(observed, defaults) {
+        Ok(valid) => refused(refusal, &valid, observed, &before.allowance, defaults, now),
+        Err(invalid) => rejected(&invalid, observed, &before.allowance, now),
+    }
+}
+
+/// The spec, if pods may run with it.
+fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, Invalid> {
+    let valid = defaults.own_account.is_not_used_by(validate(&observed.inference)?)?;
+    match &valid.tolerated {
+        // A flag that an earlier release accepted is refused only if no pods run with it.
+        Some(invalid) if !revision::has_pods(&valid, observed) => Err(invalid.clone()),
+        Some(_) | None => Ok(valid),
+    }
+}
+
+/// Whether the plan must not rest on a cache that may be late.
+fn needs_newest(spec: &Result<ValidInference, Invalid>, observed: &Observed) -> bool {
+    // The annotation `refresh` changes the template without a new generation.
+    let restores = || spec.as_ref().is_ok_and(|valid| revision::restores_older(valid, observed));
+    !observed.is_newest && (is_behind(observed) || restores())
+}
+
+/// Whether the Deployment was rendered for a newer spec than the cached one. Either this process's watch is late and another
+/// process has applied it, or the annotation was edited by hand and must be repaired.
+fn is_behind(observed: &Observed) -> bool {
+    let rendered =
+        observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
+    rendered > observed.inference.metadata.generation
+}
+
+fn plan_of(
+    spec: &Result<ValidInference, Invalid>,
+    observed: &Observed,
+    allowance: &Allowance,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    match spec {
+        Ok(valid) => plan(valid, observed, allowance, defaults, now),
+        Err(invalid) => rejected(invalid, observed, allowance, now),
+    }
+}
+
+/// The plan for a valid spec, without deletions.
 pub(crate) fn plan(
     valid: &ValidInference,
     observed: &Observed,
@@ -86,15 +169,13 @@ pub(crate) fn plan(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
-    let revision = revision::revision(valid, observed, defaults);
-    let rollout = rollout::rollout(valid, &revision, observed, now);
-    let migration = nodes::migration_state(valid, &revision, observed, now);
-    let decided = Decided { revision: &revision, migration: &migration, rollout: &rollout };
+    let decided = decided(valid, observed, defaults, now);
     let assessment = conditions::of_valid(valid, observed, &decided, now);
+    let Decided { revision, migration: _, rollout } = decided;
     let requeue_after = nodes::requeue_after(observed, allowance, now);
     let soonest =
         [rollout.requeue_after, requeue_after, assessment.requeue_after].into_iter().flatten().min();
-    let changes = events::of_change(observed.inference.status.as_ref(), &assessment);
+    let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let mut facts = rollout.shortages;
     facts.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
     let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
@@ -103,64 +184,37 @@ pub(crate) fn plan(
     {
         // Writes only the warning; the next reconcile applies the change.
         let announced = vec![events::announcement(warning)];
-        return Plan { facts, ..status_only(status, announced, Some(Duration::ZERO)) };
+        let announcement = status_only(status, announced, Some(Duration::ZERO), allowance);
+        return Plan { facts: Some(facts), ..announcement };
     }
-    let unwritten = status::unwritten_numbers(observed, &status, now)
-        .or_else(|| status::unwritten_first(observed, &status, now));
-    let wait = unwritten
-        .as_ref()
-        .and_then(|unwritten| unwritten.wait)
-        .or_else(|| status::delay_of_counts(observed, &status, now));
-    facts.extend(unwritten.map(|unwritten| unwritten.fact));
-    let status = match &observed.inference.status {
-        Some(written) if wait.is_some() => written.clone(),
-        Some(_) | None => status,
-    };
-    let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
-    let (children, budget_deletions) = if valid.pods.paused {
-        (Vec::new(), Vec::new())
-    } else {
-        let superfluous = pod_disruption_budget::superfluous(valid, observed);
-        (
-            [
-                Some(Child::ConfigMap(Box::new(config_map::config_map(valid)))),
-                Some(Child::Deployment(Box::new(deployment::deployment(
-                    valid,
-                    &revision,
-                    rollout.strategy,
-                    planned_on,
-                )))),
-                Some(Child::Service(Box::new(service::service(valid, &revision, observed)))),
-                pod_disruption_budget::pod_disruption_budget(valid)
-                    .map(|budget| Child::PodDisruptionBudget(Box::new(budget))),
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
-            superfluous.into_iter().collect(),
-        )
-    };
+    let Delayed { status, wait, fact } = status::delayed(observed, status, now);
+    facts.extend(fact);
     let logs = faults::logs_to_read(revision.pods, observed);
-    let requeue_after = soonest.into_iter().chain(wait).min();
-    Plan { children, budget_deletions, status, events: changes, logs, facts, requeue_after }
+    let (mut all, mut superfluous) = (Vec::new(), None);
+    if !valid.pods.paused {
+        all = children(valid, &revision, observed, rollout.strategy);
+        superfluous = pod_disruption_budget::superfluous(valid, observed);
+    }
+    Plan {
+        children: all,
+        budget_deletions: superfluous.into_iter().collect(),
+        logs,
+        facts: Some(facts),
+        ..status_only(status, events, soonest.into_iter().chain(wait).min(), allowance)
+    }
 }
 
 /// The plan for an invalid spec: children stay unchanged.
-pub(crate) fn rejected(
-    invalid: &Invalid,
-    observed: &Observed,
-    allowance: &Allowance,
-    now: Timestamp,
-) -> Plan {
+fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: Timestamp) -> Plan {
     let assessment = conditions::of_invalid(invalid, observed);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, assessment, now) };
-    status_only(status, events, nodes::requeue_after(observed, allowance, now))
+    status_only(status, events, nodes::requeue_after(observed, allowance, now), allowance)
 }
 
-/// The plan after the API server has refused a child: report it, and retry later.
-pub(crate) fn refused(
+/// The plan after the API server has refused a child or the deletion of a pod: report it, and retry later.
+fn refused(
     refusal: &Refusal,
     valid: &ValidInference,
     observed: &Observed,
@@ -170,23 +224,18 @@ pub(crate) fn refused(
 ) -> Plan {
     let overdue = overdue(refusal, observed, now);
     let refusal = overdue.as_ref().unwrap_or(refusal);
-    let revision = revision::revision(valid, observed, defaults);
-    let rollout = rollout::rollout(valid, &revision, observed, now);
-    let migration = nodes::migration_state(valid, &revision, observed, now);
-    let decided = Decided { revision: &revision, migration: &migration, rollout: &rollout };
+    let decided = decided(valid, observed, defaults, now);
     let assessment = conditions::of_refused(refusal, valid, observed, &decided, now);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
-    let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
+    let migrations = nodes::migrations(observed);
+    let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
     let wait = match refusal {
         Refusal::Leftover { .. } => LEFTOVER_RETRY,
         Refusal::OwnershipConflict(_) if overdue.is_some() => OVERDUE_RETRY,
         Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
     };
-    status_only(
-        status,
-        events,
-        nodes::requeue_after(observed, allowance, now).into_iter().chain([wait]).min(),
-    )
+    let requeue_after = nodes::requeue_after(observed, allowance, now).into_iter().chain([wait]).min();
+    status_only(status, events, requeue_after, allowance)
 }
 
 /// A leftover child that is not deleted in time counts as an ownership conflict.
@@ -198,10 +247,39 @@ fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Ref
     (waited > LEFTOVER_GOES_WITHIN).then(|| Refusal::OwnershipConflict(message.clone()))
 }
 
+fn decided<'a>(
+    valid: &ValidInference,
+    observed: &'a Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Decided<'a> {
+    let revision = revision::revision(valid, observed, defaults);
+    let rollout = rollout::rollout(valid, &revision, observed, now);
+    let migration = nodes::migration_state(valid, &revision, observed, now);
+    Decided { revision, migration, rollout }
+}
+
 /// A plan that writes only status and events.
-fn status_only(status: AIInferenceStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (children, budget_deletions, logs, facts) = Default::default();
-    Plan { children, budget_deletions, status, events, logs, facts, requeue_after }
+fn status_only(
+    status: AIInferenceStatus,
+    events: Vec<Note>,
+    requeue_after: Option<Duration>,
+    allowance: &Allowance,
+) -> Plan {
+    let (deletions, unless_deleted, children, budget_deletions, logs, facts) = Default::default();
+    let allowance = allowance.clone();
+    Plan {
+        deletions,
+        unless_deleted,
+        children,
+        budget_deletions,
+        status,
+        events,
+        logs,
+        facts,
+        requeue_after,
+        allowance,
+    }
 }
 
 #[cfg(test)]

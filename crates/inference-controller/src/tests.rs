@@ -9,6 +9,7 @@ use api::{
 use clap::CommandFactory;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use runtime::reconcile::Decision;
 use serde_json::json;
 use workload::{
     deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
@@ -21,7 +22,7 @@ use workload::{
 use crate::{
     Args, InferenceArgs, NAME, names,
     observe::Observed,
-    plan::{Child, Defaults, Plan, plan},
+    plan::{Doubt, Plan, children::Child, decide, defaults::Defaults, plan},
     validate::validate,
 };
 
@@ -109,6 +110,8 @@ impl Scene {
                 crashes: Default::default(),
                 unrecorded: Vec::new(),
                 facts: Default::default(),
+                is_newest: false,
+                allowance: None,
             },
         }
     }
@@ -251,15 +254,20 @@ fn the_command_line_is_valid() {
 
 #[test]
 fn a_deployment_of_a_newer_spec_is_not_overwritten() {
-    let is_behind = |generation: &str| {
+    let doubts = |observed: &Observed| match decide(observed, &defaults(&[]), at(0)) {
+        Decision::Doubt(doubt) => Some(doubt),
+        Decision::Plan(_) | Decision::Later(_) => None,
+    };
+    let of_generation = |generation: &str| {
         let mut scene = Scene::ready(1);
         scene.observe(|observed| {
             observed.deployment.as_mut().expect("a Deployment").generation = Some(generation.into());
         });
-        super::is_behind(&scene.observed())
+        scene.observed()
     };
-    assert_eq!(["0", "1", "2", "?"].map(is_behind), [false, false, true, false]);
-    assert!(!super::is_behind(
-        &Scene::new("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}").observed()
-    ));
+    let object = Some(Doubt::Object);
+    assert_eq!(["0", "1", "2", "?"].map(|known| doubts(&of_generation(known))), [None, None, object, None]);
+    let confirmed = Observed { is_newest: true, ..of_generation("2") };
+    assert_eq!(doubts(&confirmed), None, "the annotation was edited by hand");
+    assert_eq!(doubts(&Scene::new("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}").observed()), None);
 }

@@ -7,39 +7,36 @@ use std::{sync::Arc, time::Duration};
 use api::{
     aidispatcher::{Phase, State},
     conditions,
-    monitor::{ExitCode, metrics},
+    monitor::ExitCode,
     reasons,
 };
 use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
-use scaling::{conclusion::Active, policy::Kind};
 use workload::{
-    container::{last_end, quote},
-    pinned_template::summary,
-    pod::PodView,
-    revision::Revision,
-    time::remaining,
+    container::last_end, pinned_template::summary, pod::PodView, revision::Revision, time::remaining,
 };
 
 use super::{
-    faults::{
-        Fault, FaultyCondition, Unready as UnreadyFound, claim_fault, creation_fault, eviction_fault,
-        fault_of, needs_a_change, unready_fault,
-    },
-    pod::LOADER,
+    number,
     readiness::is_ready,
     replacement::BACKS_OFF_FOR,
-    replicas::{LOAD_EXPECTED_AFTER, Sizing, UNREADY_HELD_FOR, Unready},
+    replicas::{Sizing, UNREADY_HELD_FOR, Unready},
 };
 use crate::{
+    names::LOADER,
     observe::Observed,
-    validate::{Invalid, TOKENS, ValidDispatcher, Workers},
+    validate::{Invalid, ValidDispatcher},
 };
+use checkpoint_failed::unsaved;
+use faults::{
+    Fault, FaultyCondition, Unready as UnreadyFound, claim_fault, creation_fault, eviction_fault, fault_of,
+    needs_a_change, unready_fault,
+};
+use scaling_active::scaling_active;
 
-mod checkpoint_failed;
-
-pub(super) use checkpoint_failed::LOST;
-use checkpoint_failed::{others, unsaved};
+pub(super) mod checkpoint_failed;
+mod faults;
+mod scaling_active;
 
 /// Phase and conditions without transition times.
 #[derive(Debug)]
@@ -140,18 +137,14 @@ fn counts(observed: &Observed, pods: &[Arc<PodView>], now: Timestamp) -> Counts 
     let loads = || observed.loads.values();
     let busy = loads().filter(|load| load.in_flight.is_some_and(|tasks| tasks > 0)).count();
     Counts {
-        all: count(observed.pods().count()),
-        ready: count(observed.pods().filter(|pod| is_ready(pod, now)).count()),
-        updated: count(pods.len()),
-        updated_ready: count(pods.iter().filter(|pod| is_ready(pod, now)).count()),
-        busy: count(busy),
+        all: number(observed.pods().count()),
+        ready: number(observed.pods().filter(|pod| is_ready(pod, now)).count()),
+        updated: number(pods.len()),
+        updated_ready: number(pods.iter().filter(|pod| is_ready(pod, now)).count()),
+        busy: number(busy),
         is_load_known: loads().any(|load| load.queued.is_some() || load.in_flight.is_some()),
         queued: observed.queue_depth().map(|queued| i64::try_from(queued).unwrap_or(i64::MAX)),
     }
-}
-
-fn count(pods: usize) -> i32 {
-    i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
 fn state(counts: Counts) -> Option<State> {
@@ -405,7 +398,7 @@ fn memory_ready(valid: &ValidDispatcher, fault: Option<&Fault>, loaded: usize) -
     Some(match fault {
         Some(Fault { reason, message, condition: _ }) => fails(type_, reason, message.clone()),
         None if loaded > 0 => {
-            let workers = workers_text(i32::try_from(loaded).unwrap_or(i32::MAX));
+            let workers = workers_text(number(loaded));
             holds(type_, reasons::LOADED, format!("collection {} is loaded in {workers}", memory.collection))
         }
         None => {
@@ -476,119 +469,6 @@ fn progressing(fault: Option<&Fault>, observed: &Observed, counts: Counts, sizin
     }
 }
 
-/// As of AIScaler; `None` without autoscaling.
-fn scaling_active(
-    valid: &ValidDispatcher,
-    observed: &Observed,
-    sizing: &Sizing,
-    now: Timestamp,
-) -> (Option<Verdict>, Option<Duration>) {
-    let type_ = conditions::SCALING_ACTIVE;
-    if sizing.is_awaiting {
-        return (before(observed, type_), None);
-    }
-    if let (Some(kind), Workers::Scaled(_), false) = (sizing.unwatched, &valid.workers, valid.pods.paused) {
-        let message = format!(
-            "the watch of {kind} fails, so what is known of the workers may be out of date; their number stays as it is"
-        );
-        return (Some(fails(type_, reasons::PODS_UNKNOWN, message)), None);
-    }
-    let Some(decision) = &sizing.decision else { return (None, None) };
-    if valid.pods.paused {
-        let message = "spec.paused is true; the number of workers stays as it is".to_owned();
-        return (Some(fails(type_, reasons::PAUSED, message)), None);
-    }
-    let (unknown, requeue_after) = unknown_loads(observed, now);
-    let message = |words: &str| match &unknown {
-        Some(why) => format!("{words}; {why}"),
-        None => words.to_owned(),
-    };
-    let unknown_tokens = unknown_tokens(valid, observed).filter(|_| unknown.is_none());
-    let no_removal = "workers may be added, and none is removed, because some values are not known";
-    let verdict = match decision.conclusion.active {
-        Active::ValidMetricFound => {
-            let counts_busy = match &valid.workers {
-                Workers::Scaled(policy) => {
-                    policy.metrics.iter().any(|metric| metric.kind == Kind::TasksAndBusyWorkers)
-                }
-                Workers::Fixed(_) => false,
-            };
-            let words = match (&unknown, counts_busy) {
-                (Some(_), true) => {
-                    "the number of workers follows the queue, and workers whose load is not known count as busy"
-                }
-                (Some(_), false) => "the number of workers follows the queues that are known",
-                (None, _) => "the number of workers follows the queue",
-            };
-            holds(type_, reasons::VALID_METRIC_FOUND, message(words))
-        }
-        Active::MetricPartial => {
-            fails(type_, reasons::METRIC_PARTIAL, unknown_tokens.unwrap_or_else(|| message(no_removal)))
-        }
-        Active::MetricStale => {
-            fails(type_, reasons::METRIC_STALE, message("the number of workers stays as it is"))
-        }
-        Active::ScalingDisabled => {
-            fails(type_, reasons::SCALING_DISABLED, message("the number of workers stays as it is"))
-        }
-        Active::MetricNotLoadSensitive => {
-            fails(type_, reasons::METRIC_NOT_LOAD_SENSITIVE, message("the number of workers stays as it is"))
-        }
-        Active::MetricMissing(_) => {
-            let words = if unknown.is_some() {
-                "the number of workers stays as it is"
-            } else {
-                "the number of workers stays as it is until the first worker reports its load"
-            };
-            fails(type_, reasons::METRIC_MISSING, unknown_tokens.unwrap_or_else(|| message(words)))
-        }
-    };
-    (Some(verdict), requeue_after)
-}
-
-/// Why tokens per minute are not known although queues are.
-fn unknown_tokens(valid: &ValidDispatcher, observed: &Observed) -> Option<String> {
-    let Workers::Scaled(policy) = &valid.workers else { return None };
-    let is_limit = policy.metrics.iter().any(|metric| metric.name.as_str() == TOKENS);
-    if !is_limit || observed.token_rate.per_minute.is_some() {
-        return None;
-    }
-    let loads = || observed.loads.values();
-    if loads().all(|load| load.queued.is_none()) {
-        return None;
-    }
-    let why = "no worker is removed, because tokens per minute are not known";
-    Some(match loads().find_map(|load| load.tokens) {
-        Some(_) => format!("{why} yet"),
-        None => {
-            format!("{why}: workers must serve {} (autoscaling.tokensPerMinutePerWorker)", metrics::TOKENS)
-        }
-    })
-}
-
-/// Ready workers whose load is not known although it should be by now: the first one, and why.
-fn unknown_loads(observed: &Observed, now: Timestamp) -> (Option<String>, Option<Duration>) {
-    let unknown = observed.pods().filter(|pod| pod.is_ready).filter_map(|pod| {
-        let load = observed.load_of(pod)?;
-        (load.queued.is_none() || load.in_flight.is_none()).then_some((pod, load))
-    });
-    let (mut count, mut first, mut soonest) = (0_usize, None, None::<Duration>);
-    for (pod, load) in unknown {
-        match pod.ready_changed.and_then(|since| remaining(LOAD_EXPECTED_AFTER, since, now)) {
-            Some(wait) => soonest = Some(soonest.map_or(wait, |known| known.min(wait))),
-            None => {
-                count += 1;
-                first.get_or_insert((pod.name(), load.fault.as_deref()));
-            }
-        }
-    }
-    let message = first.map(|(pod, fault)| {
-        let why = fault.unwrap_or("it serves no queue depth or no tasks in flight");
-        format!("the load of pod {pod}{} is not known: {}", others(count), quote(why))
-    });
-    (message, soonest)
-}
-
 /// Adds to `Ready` that the object is paused.
 fn paused(mut assessment: Assessment) -> Assessment {
     for verdict in assessment.verdicts.iter_mut().filter(|verdict| verdict.type_ == conditions::READY) {
@@ -598,29 +478,9 @@ fn paused(mut assessment: Assessment) -> Assessment {
     assessment
 }
 
-/// The condition as the last status has it.
-fn before(observed: &Observed, type_: &'static str) -> Option<Verdict> {
-    let status = observed.dispatcher.status.as_ref()?;
-    let known = status.conditions.iter().find(|condition| condition.type_ == type_)?;
-    let reason = SCALING_REASONS.into_iter().find(|reason| *reason == known.reason)?;
-    Some(Verdict { type_, holds: known.status == "True", reason, message: known.message.clone() })
-}
-
-/// Of ScalingActive, except that the object is paused.
-const SCALING_REASONS: [&str; 7] = [
-    reasons::PODS_UNKNOWN,
-    reasons::VALID_METRIC_FOUND,
-    reasons::METRIC_PARTIAL,
-    reasons::METRIC_STALE,
-    reasons::METRIC_MISSING,
-    reasons::METRIC_NOT_LOAD_SENSITIVE,
-    reasons::SCALING_DISABLED,
-];
-
 /// The reason of the condition in the last status, if it is one of these constants.
 fn reason_before(observed: &Observed, type_: &str) -> Option<&'static str> {
-    let status = observed.dispatcher.status.as_ref()?;
-    let reason = &status.conditions.iter().find(|condition| condition.type_ == type_)?.reason;
+    let reason = &observed.condition(type_)?.reason;
     [reasons::COMPLETE, reasons::SCALING, reasons::ROLLING].into_iter().find(|known| known == reason)
 }
 

@@ -5,11 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::{
-    aidispatcher::AIDispatcher,
-    conditions::{self, DISRUPTION_BUDGET_OMITTED},
-    reasons,
-};
+use api::{aidispatcher::AIDispatcher, conditions::DISRUPTION_BUDGET_OMITTED, reasons};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
@@ -25,12 +21,13 @@ use workload::{pod::PodView, time::remaining};
 use super::{
     marks::{LONGEST_TASK, has_tasks_now},
     metadata::{labels_of, metadata, selector},
+    number,
     replicas::was_ready,
 };
 use crate::{
-    budgets::{BudgetView, COUNTS_UNREADY},
     names,
     observe::Observed,
+    relations::budgets::{BudgetView, COUNTS_UNREADY},
     validate::owner,
 };
 
@@ -117,9 +114,7 @@ fn given_way(other: &BudgetView) -> Verdict {
 
 /// As the last status has it.
 fn reported(observed: &Observed) -> Option<Verdict> {
-    let status = observed.dispatcher.status.as_ref()?;
-    let known =
-        status.conditions.iter().find(|known| known.type_ == conditions::DISRUPTION_BUDGET_OMITTED)?;
+    let known = observed.condition(DISRUPTION_BUDGET_OMITTED)?;
     let reasons =
         [reasons::OTHER_BUDGET, reasons::OWNERSHIP_CONFLICT, reasons::INVALID_SPEC, reasons::DENIED];
     let reason = reasons.into_iter().find(|reason| *reason == known.reason)?;
@@ -246,7 +241,6 @@ fn counting(observed: &Observed, now: Timestamp) -> Counting {
 /// How many of the wanted workers have been missing for long, and when one more is. One with tasks is not missing.
 fn missing(observed: &Observed, now: Timestamp) -> (i32, Option<Duration>) {
     let Some(deployment) = &observed.deployment else { return (0, None) };
-    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let is_there = |pod: &PodView| pod.is_ready || has_tasks_now(pod, observed, now);
     let lacking = deployment
         .replicas
@@ -265,7 +259,7 @@ fn missing(observed: &Observed, now: Timestamp) -> (i32, Option<Duration>) {
     for since in since.chain(uncreated) {
         match remaining(MISSING_FOR, since, now) {
             None => missing += 1,
-            Some(wait) => requeue_after = Some(requeue_after.map_or(wait, |known| known.min(wait))),
+            Some(wait) => requeue_after = requeue_after.into_iter().chain([wait]).min(),
         }
     }
     (missing.min(lacking), requeue_after)
@@ -279,9 +273,9 @@ mod tests {
     use runtime::refusal::Refusal;
 
     use crate::{
-        budgets::BudgetView,
-        monitors::WorkerLoad,
-        plan::Plan,
+        load::WorkerLoad,
+        plan::{Plan, outcome::Outcome},
+        relations::budgets::BudgetView,
         tests::{Scene, at, load},
     };
 
@@ -324,9 +318,13 @@ mod tests {
         scene.observe(|observed| observed.budget = Some(Arc::new(serde_json::from_value(budget).unwrap())));
     }
 
-    fn note(scene: &mut Scene, plan: &Plan, seconds: i64) {
-        let facts = plan.facts.iter().map(|fact| (fact.clone(), at(seconds))).collect();
-        scene.observe(|observed| observed.facts = facts);
+    /// The plan with what is reported once the API server has refused its budget.
+    fn refused(scene: &Scene, plan: Plan, refusal: &Refusal) -> Plan {
+        let mut outcome = plan.if_unchanged();
+        outcome.report_refused_budget(refusal, &scene.observed().dispatcher, at(0));
+        let Outcome { status, events, requeue_after, .. } = outcome;
+        let (status, events) = (status.into_owned(), events.into_owned());
+        Plan { status, events, requeue_after, ..plan }
     }
 
     fn omitted(plan: &Plan) -> Option<(&str, &str)> {
@@ -376,13 +374,13 @@ mod tests {
         let idle = scene.plan();
         assert_eq!(policy(&idle), "IfHealthyBudget");
         assert!(idle.requeue_after <= Some(Duration::from_secs(60)));
-        note(&mut scene, &idle, -59);
+        scene.note(&idle, at(-59));
         assert_eq!(policy(&scene.plan()), "IfHealthyBudget");
-        note(&mut scene, &idle, -60);
+        scene.note(&idle, at(-60));
         assert_eq!(policy(&scene.plan()), "AlwaysAllow");
         // Whether they work is not known.
         scene.loads(vec![load(0, 0), load(0, 0)]);
-        note(&mut scene, &idle, -60);
+        scene.note(&idle, at(-60));
         assert_eq!((unavailable(&scene.plan()), &*policy(&scene.plan())), (3.into(), "AlwaysAllow"));
     }
 
@@ -419,7 +417,7 @@ mod tests {
         scene.loads(vec![load(0, 0), load(0, 0)]);
         let ended = scene.plan();
         assert_eq!(unavailable(&ended), 1, "it is ready soon");
-        note(&mut scene, &ended, -60);
+        scene.note(&ended, at(-60));
         assert_eq!(unavailable(&scene.plan()), 2);
     }
 
@@ -481,15 +479,9 @@ mod tests {
     fn a_budget_that_is_refused_leaves_the_pool_in_service_and_is_tried_once_in_a_minute() {
         let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
         let refusal = Refusal::OwnershipConflict("PodDisruptionBudget demo/coder-workers exists".to_owned());
-        let refuse = |scene: &Scene, mut plan: Plan| {
-            plan.report_refused_budget(&refusal, &scene.observed().dispatcher, at(0));
-            plan
-        };
-        let mut denied = scene.plan();
         let quota = Refusal::Denied("exceeded quota: budgets".to_owned());
-        denied.report_refused_budget(&quota, &scene.observed().dispatcher, at(0));
-        assert_eq!(omitted(&denied).unwrap().0, reasons::DENIED);
-        let plan = refuse(&scene, scene.plan());
+        assert_eq!(omitted(&refused(&scene, scene.plan(), &quota)).unwrap().0, reasons::DENIED);
+        let plan = refused(&scene, scene.plan(), &refusal);
         let (reason, message) = omitted(&plan).unwrap();
         assert_eq!(reason, reasons::OWNERSHIP_CONFLICT);
         assert!(message.contains("coder-workers exists"), "{message}");
@@ -499,8 +491,8 @@ mod tests {
         scene.observe(|observed| Arc::make_mut(&mut observed.dispatcher).status = Some(status));
         let again = scene.plan();
         assert!(again.budget.is_some());
-        note(&mut scene, &again, 0);
-        let again = refuse(&scene, again);
+        scene.note(&again, at(0));
+        let again = refused(&scene, again, &refusal);
         assert_eq!(
             (&again.status, again.events.len()),
             (scene.observed().dispatcher.status.as_ref().unwrap(), 0)
@@ -516,9 +508,8 @@ mod tests {
     #[test]
     fn a_budget_of_a_deleted_pool_of_the_same_name_is_only_waited_for() {
         let scene = Scene::ready("{role: coder}", 1);
-        let mut plan = scene.plan();
         let leftover = Refusal::Leftover { deleted: None, message: String::new() };
-        plan.report_refused_budget(&leftover, &scene.observed().dispatcher, at(0));
+        let plan = refused(&scene, scene.plan(), &leftover);
         assert_eq!(omitted(&plan), None);
         assert!(plan.requeue_after.is_some());
     }

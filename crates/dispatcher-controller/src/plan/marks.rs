@@ -11,9 +11,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use workload::{pod::PodView, time::remaining};
 
-use super::replicas::{Sizing, known_gives_way};
 use crate::{
-    monitors::{WorkerLoad, has_tasks},
+    load::{WorkerLoad, has_tasks},
     observe::Observed,
 };
 
@@ -140,26 +139,9 @@ pub(super) struct Marking {
     pub(super) requeue_after: Option<Duration>,
 }
 
-/// Adds the marks that follow the load, unless marks are written for a smaller number anyway.
-pub(super) fn marked(sizing: Sizing, observed: &Observed, now: Timestamp) -> Sizing {
-    if !sizing.marks.is_empty() {
-        return sizing;
-    }
-    let has_first = sizing.gives_way.is_some() || sizing.replicas < observed.deployed_replicas();
-    let Marking { marks, facts, requeue_after } = marking(has_first, observed, now);
-    let facts = sizing.facts.into_iter().chain(facts).collect();
-    let requeue_after = sizing.requeue_after.into_iter().chain(requeue_after).min();
-    Sizing { marks, facts, requeue_after, ..sizing }
-}
-
-/// As the load is, for a pool whose number stays as it is.
-pub(super) fn of_present(observed: &Observed, now: Timestamp) -> Marking {
-    marking(known_gives_way(observed).is_some(), observed, now)
-}
-
 /// Marks workers that have been busy for a while, and takes the marks off idle ones. `has_first`: a worker that is to go
 /// before all others keeps its cost.
-fn marking(has_first: bool, observed: &Observed, now: Timestamp) -> Marking {
+pub(super) fn marking(has_first: bool, observed: &Observed, now: Timestamp) -> Marking {
     let Marking { mut marks, mut facts, mut requeue_after } = Marking::default();
     for pod in observed.pods() {
         let written = pod.deletion_cost.unwrap_or(IDLE);

@@ -17,8 +17,8 @@ use k8s_openapi::{
 };
 use workload::template::{literal, non_empty, pod_security, tolerations};
 
-use super::{defaults::Defaults, metadata::labels_of};
-use crate::validate::ValidDispatcher;
+use super::metadata::labels_of;
+use crate::validate::{ValidDispatcher, defaults::Defaults};
 
 /// Of the resources of NVIDIA's device plugin: GPUs and MIG slices.
 const NVIDIA: &str = "nvidia.com/";
@@ -27,10 +27,6 @@ const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 mod monitor;
 mod volumes;
 mod worker;
-
-pub(super) use monitor::LOADER;
-pub(crate) use monitor::MONITOR;
-pub(super) use worker::WORKER;
 
 pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodTemplateSpec {
     let scheduling = valid.pods.scheduling.as_ref();

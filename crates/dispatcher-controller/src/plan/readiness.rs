@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use workload::{pod::PodView, time::remaining};
 
-use super::pod::WORKER;
+use crate::names::WORKER;
 
 /// What is wrong with an image or its configuration ends an agent while it starts. The Deployment's `minReadySeconds`, so
 /// that no older worker ends for one that does not stay.

@@ -18,13 +18,15 @@ use runtime::events::{Note, Severity};
 use workload::{pod::PodView, revision::Revision, time::remaining};
 
 use super::{
-    defaults::Defaults,
     marks::{FIRST, IDLE, UNKNOWN, cost},
     readiness::is_ready,
     replicas::{GivesWay, Sizing, known_gives_way, without_additional},
     rollout::{MOUNTED_WITHIN, claim_of_one, waits_for_claim},
 };
-use crate::{observe::Observed, validate::ValidDispatcher};
+use crate::{
+    observe::Observed,
+    validate::{ValidDispatcher, defaults::Defaults},
+};
 
 /// A worker that starts for a state is ready within this time: its image is pulled, and its memory and state are loaded.
 const READY_WITHIN: Duration = Duration::from_secs(600);
@@ -194,7 +196,7 @@ fn begun(
     let newest = revision.pods.iter().filter_map(|pod| pod.ready_changed.max(pod.created())).max();
     let settled_after = REPLACED_AFTER.max(surveys_repeated_after(defaults));
     if let Some(wait) = newest.and_then(|since| remaining(settled_after, since, now)) {
-        let requeue_after = Some(sizing.requeue_after.map_or(wait, |planned| planned.min(wait)));
+        let requeue_after = sizing.requeue_after.into_iter().chain([wait]).min();
         return (Sizing { requeue_after, ..sizing }, None);
     }
     let states = if states == 1 { "a saved state".to_owned() } else { format!("{states} saved states") };
@@ -245,7 +247,7 @@ mod tests {
     use api::{aidispatcher::Phase, labels};
 
     use crate::{
-        monitors::WorkerLoad,
+        load::WorkerLoad,
         plan::Plan,
         tests::{Scene, at, deployment_of, load},
     };
@@ -365,9 +367,7 @@ mod tests {
         assert_eq!(planned(&marking), (2, Some("coder-0".to_owned())));
         set(&mut scene, ", cost: -1");
         let marked = scene.plan();
-        scene.observe(|observed| {
-            observed.facts = marked.facts.iter().map(|fact| (fact.clone(), at(-1))).collect();
-        });
+        scene.note(&marked, at(-1));
         let ended = scene.plan();
         assert_eq!((planned(&ended), ended.marks.len()), ((1, None), 0));
     }
@@ -379,9 +379,7 @@ mod tests {
         scene.loads(vec![load(0, 1)]);
         let plan = scene.plan();
         assert!(plan.marks.iter().all(|mark| mark.cost > 0), "{:?}", plan.marks);
-        scene.observe(|observed| {
-            observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-6))).collect();
-        });
+        scene.note(&plan, at(-6));
         assert_eq!(planned(&scene.plan()), (1, None), "the one that is not ready goes");
     }
 
@@ -403,17 +401,13 @@ mod tests {
             scene.pods(&[ready[0], PENDING]);
             scene.loads(vec![known]);
             let plan = scene.plan();
-            noted(&mut scene, &plan, -6);
+            scene.note(&plan, at(-6));
             assert_eq!(planned(&scene.plan()), (1, None));
             scene.observe(|observed| observed.facts.clear());
         }
     }
 
     /// Of the last plan, since so many seconds.
-    fn noted(scene: &mut Scene, plan: &Plan, seconds: i64) {
-        let facts = plan.facts.iter().map(|fact| (fact.clone(), at(seconds))).collect();
-        scene.observe(|observed| observed.facts = facts);
-    }
 
     #[test]
     fn a_worker_that_does_not_become_ready_is_given_up_and_not_tried_again_for_an_hour() {
@@ -422,18 +416,18 @@ mod tests {
         scene.pods(&[&idle, PENDING]);
         scene.loads(vec![finds(1, 0, 0)]);
         let begun = scene.plan();
-        noted(&mut scene, &begun, -599);
+        scene.note(&begun, at(-599));
         let waits = scene.plan();
         assert_eq!(planned(&waits), (2, Some("coder-0".to_owned())));
         assert!(waits.requeue_after <= Some(Duration::from_secs(1)));
-        noted(&mut scene, &begun, -600);
+        scene.note(&begun, at(-600));
         let marking = scene.plan();
-        noted(&mut scene, &marking, -600);
+        scene.note(&marking, at(-600));
         let given_up = scene.plan();
         assert_eq!(planned(&given_up), (1, None));
         assert!(given_up.marks.iter().all(|mark| mark.cost >= 0), "the one that is not ready goes");
         deploy(&mut scene, &given_up);
-        noted(&mut scene, &given_up, 0);
+        scene.note(&given_up, at(0));
         scene.pods(&[&idle]);
         scene.loads(vec![finds(1, 0, 0)]);
         let backs_off = scene.plan_at(at(3_599));
@@ -473,7 +467,7 @@ mod tests {
         for (modes, since) in [("ReadWriteMany", -300), ("ReadWriteOnce", -59)] {
             let mut scene = with_claim(modes, since);
             let plan = scene.plan();
-            noted(&mut scene, &plan, -6);
+            scene.note(&plan, at(-6));
             assert_eq!(planned(&scene.plan()), (2, Some("coder-0".to_owned())), "{modes}");
         }
         let mut scene = with_claim("ReadWriteOnce", -60);
@@ -481,13 +475,13 @@ mod tests {
         assert_eq!(planned(&marking), (2, Some("coder-0".to_owned())));
         let costs: Vec<i32> = marking.marks.iter().map(|mark| mark.cost).collect();
         assert_eq!(costs, [-1, 100]);
-        noted(&mut scene, &marking, -6);
+        scene.note(&marking, at(-6));
         let ended = scene.plan();
         assert_eq!(planned(&ended), (0, Some("first coder-0".to_owned())));
         assert!(ended.replaces.as_ref().unwrap().message.contains("PersistentVolumeClaim states"));
         assert_eq!(ended.status.desired_replicas, 1);
         deploy(&mut scene, &ended);
-        noted(&mut scene, &ended, 0);
+        scene.note(&ended, at(0));
         // The ReplicaSet controller has not deleted it yet.
         scene.pods(&[&format!("{{name: coder-0, cost: -1, {READY}}}")]);
         scene.loads(vec![finds(1, 0, 0)]);
@@ -499,7 +493,7 @@ mod tests {
         assert_eq!((planned(&next), next.status.desired_replicas), ((1, None), 1));
         // A state that cannot be restored costs no further worker.
         deploy(&mut scene, &next);
-        noted(&mut scene, &next, 0);
+        scene.note(&next, at(0));
         self::since(&mut scene, &[600]);
         scene.loads(vec![finds(1, 0, 0)]);
         assert_eq!(planned(&scene.plan_at(at(600))), (1, None));
@@ -532,7 +526,7 @@ mod tests {
         scene.loads(vec![load(0, 0)]);
         let held = scene.plan();
         assert_eq!((planned(&held).0, held.status.desired_replicas), (2, 1));
-        assert!(held.rescaled.is_none());
+        assert!(held.rescale.is_none());
         scene.loads(vec![load(14, 1)]);
         let grown = scene.plan();
         assert_eq!(planned(&grown), (4, None), "ceil(14 / 5) + 1 busy");

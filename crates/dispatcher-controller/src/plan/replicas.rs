@@ -20,8 +20,12 @@ use workload::{
     time::{elapsed, remaining},
 };
 
-use super::marks::{FIRST, IDLE, LONGEST_TASK, Mark, UNKNOWN, cost, has_tasks_now, mark};
+use super::{
+    marks::{FIRST, IDLE, LONGEST_TASK, Mark, Marking, UNKNOWN, cost, has_tasks_now, mark, marking},
+    number,
+};
 use crate::{
+    names::{LOADER, WORKER},
     observe::Observed,
     validate::{ValidDispatcher, Workers},
 };
@@ -46,6 +50,8 @@ pub(super) struct Sizing {
     /// A kind whose watch fails: no worker is removed.
     pub(super) unwatched: Option<&'static str>,
     pub(super) facts: Vec<String>,
+    /// Facts that are true while the Deployment is as planned.
+    pub(super) facts_if_settled: Vec<String>,
     pub(super) requeue_after: Option<Duration>,
 }
 
@@ -90,7 +96,7 @@ impl GivesWay {
 /// delivered. It is a usual delay of a watch and no proof: after a longer one, a busy worker can be deleted first.
 const COSTS_SEEN_FOR: Duration = Duration::from_millis(250);
 /// Workers whose load changes all the time do not hold a smaller number back for longer. It counts while costs can be written
-/// and the Deployment accepts a number: `apply` ends the fact `TOO_MANY` otherwise.
+/// and the Deployment accepts a number.
 const HELD_FOR: Duration = Duration::from_secs(5);
 /// Pods that are not ready are deleted before all others, whatever their cost. A node whose kubelet does not report either
 /// recovers within this time, or Kubernetes has deleted its pods by then.
@@ -102,7 +108,7 @@ pub(super) const LOAD_EXPECTED_AFTER: Duration = Duration::from_secs(15);
 /// The fact that all costs are as wanted.
 const COSTS_ARE_SET: &str = "deletion costs are set";
 /// The fact that there are more workers than wanted.
-pub(crate) const TOO_MANY: &str = "too many workers";
+const TOO_MANY: &str = "too many workers";
 /// The fact that a smaller number is wanted and not set, for whatever reason.
 const HELD_BACK: &str = "a smaller number is held back";
 
@@ -128,17 +134,10 @@ pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestam
     };
     let period = awaited.or(decision.is_some().then_some(PERIOD));
     let sized = Sizing {
-        desired,
-        replicas: desired,
         decision,
         is_awaiting: awaited.is_some(),
-        marks: Vec::new(),
-        unready: None,
-        gives_way: None,
-        backs_off: false,
-        unwatched: None,
-        facts: Vec::new(),
         requeue_after: period,
+        ..Sizing::new(desired, desired)
     };
     if observed.deployment.is_none() || desired >= present {
         return sized;
@@ -160,18 +159,28 @@ fn held(
     };
     let replicas = desired.max(deployed);
     Sizing {
-        desired,
-        replicas,
-        decision: None,
-        is_awaiting: false,
-        marks: Vec::new(),
-        unready: None,
         gives_way: known_gives_way(observed).filter(|_| replicas == deployed),
-        backs_off: false,
         unwatched: Some(kind),
-        facts: Vec::new(),
         requeue_after: Some(PERIOD),
+        ..Sizing::new(desired, replicas)
     }
+}
+
+/// Adds the marks that follow the load, unless marks are written for a smaller number anyway.
+pub(super) fn marked(sizing: Sizing, observed: &Observed, now: Timestamp) -> Sizing {
+    if !sizing.marks.is_empty() {
+        return sizing;
+    }
+    let has_first = sizing.gives_way.is_some() || sizing.replicas < observed.deployed_replicas();
+    let Marking { marks, facts, requeue_after } = marking(has_first, observed, now);
+    let facts = sizing.facts.into_iter().chain(facts).collect();
+    let requeue_after = sizing.requeue_after.into_iter().chain(requeue_after).min();
+    Sizing { marks, facts, requeue_after, ..sizing }
+}
+
+/// The marks that follow the load, for a pool whose number stays as it is.
+pub(super) fn marks_of_present(observed: &Observed, now: Timestamp) -> Marking {
+    marking(known_gives_way(observed).is_some(), observed, now)
 }
 
 /// The worker for which the Deployment has another number than wanted.
@@ -216,7 +225,7 @@ fn held_back(
     };
     if let Some(wait) = first_loads(observed, now) {
         // This process does not know yet which workers are busy, and another one may have marked them.
-        let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
+        let requeue_after = sized.requeue_after.into_iter().chain([wait]).min();
         let facts = with(&sized.facts, &[HELD_BACK]);
         return held(Sizing { requeue_after, facts, ..sized });
     }
@@ -240,7 +249,8 @@ fn held_back(
         .filter(|pod| written(pod) != wanted(pod))
         .map(|pod| mark(pod, wanted(pod), observed, now))
         .collect();
-    let mut facts = with(&sized.facts, &[TOO_MANY, HELD_BACK]);
+    let mut facts = with(&sized.facts, &[HELD_BACK]);
+    let facts_if_settled = vec![TOO_MANY.to_owned()];
     let since = |fact: &str| observed.facts.get(fact).copied();
     let is_overdue = since(TOO_MANY).is_some_and(|since| remaining(HELD_FOR, since, now).is_none());
     let wait = if marks.is_empty() {
@@ -251,12 +261,12 @@ fn held_back(
     };
     match wait.filter(|_| !is_overdue) {
         Some(wait) => {
-            let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-            held(Sizing { marks, facts, requeue_after, ..sized })
+            let requeue_after = sized.requeue_after.into_iter().chain([wait]).min();
+            held(Sizing { marks, facts, facts_if_settled, requeue_after, ..sized })
         }
         // The ReplicaSet controller chooses by the costs that it has; if this number is overdue, the newest of them are
         // written a moment before it.
-        None => Sizing { marks, facts, ..sized },
+        None => Sizing { marks, facts, facts_if_settled, ..sized },
     }
 }
 
@@ -269,7 +279,6 @@ fn busy_before_idle(
     now: Timestamp,
 ) -> Option<(Unready, Option<Duration>)> {
     let wanted = |pod: &PodView| cost(pod, observed);
-    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let removed = number(observed.pods().count()).saturating_sub(desired);
     let unready = number(observed.pods().filter(|pod| !pod.is_ready).count());
     observed.pods().find_map(|pod| {
@@ -294,7 +303,7 @@ fn busy_before_idle(
 
 /// Whether the worker runs, and its pod was ready since it began. So nothing waits for a pod that cannot start.
 pub(super) fn was_ready(pod: &PodView, observed: &Observed) -> bool {
-    let running = pod.container(super::pod::WORKER).and_then(|worker| worker.state.running.as_ref());
+    let running = pod.container(WORKER).and_then(|worker| worker.state.running.as_ref());
     let Some((running, changed)) = running.zip(pod.ready_changed) else { return false };
     let is_healthy = matches!(for_scaling(pod, observed).state, PodState::NotReady { .. });
     is_healthy && running.started_at.or(pod.placed()).is_some_and(|started| changed > started)
@@ -313,7 +322,7 @@ fn awaited(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Opti
     }
     let status = observed.dispatcher.status.as_ref()?;
     let is_reported = status.observed_generation == valid.generation
-        && status.conditions.iter().any(|condition| condition.type_ == api::conditions::SCALING_ACTIVE);
+        && observed.condition(api::conditions::SCALING_ACTIVE).is_some();
     first_loads(observed, now).filter(|_| is_reported)
 }
 
@@ -344,7 +353,7 @@ fn present(valid: &ValidDispatcher, observed: &Observed) -> i32 {
 
 fn decision(policy: &Policy, observed: &Observed, replicas: i32, now: Timestamp) -> Decision {
     let pods: Vec<target::Pod> = observed.pods().map(|pod| for_scaling(pod, observed)).collect();
-    let status_replicas = i32::try_from(pods.len()).unwrap_or(i32::MAX);
+    let status_replicas = number(pods.len());
     let target = Target { replicas, status_replicas, pods, cold_start: None };
     let readings: Vec<Reading> = policy.metrics.iter().map(|metric| reading(metric, observed, now)).collect();
     decide(policy, &target, &readings, &observed.history, now)
@@ -415,12 +424,30 @@ fn for_scaling(pod: &PodView, observed: &Observed) -> target::Pod {
 
 /// A failed load concerns every worker, so more workers would not help.
 fn loader_refuses(pod: &PodView) -> bool {
-    let loader = pod.init_container(super::pod::LOADER);
+    let loader = pod.init_container(LOADER);
     let ended = loader.and_then(workload::container::last_end);
     ended.is_some_and(|ended| monitor::ExitCode::from_code(ended.exit_code).is_some())
 }
 
 impl Sizing {
+    /// Nothing stands in the way of these numbers.
+    fn new(desired: i32, replicas: i32) -> Self {
+        Self {
+            desired,
+            replicas,
+            decision: None,
+            is_awaiting: false,
+            marks: Vec::new(),
+            unready: None,
+            gives_way: None,
+            backs_off: false,
+            unwatched: None,
+            facts: Vec::new(),
+            facts_if_settled: Vec::new(),
+            requeue_after: None,
+        }
+    }
+
     /// What is to be remembered once this plan was carried out; `None` without autoscaling.
     pub(super) fn past(&self, valid: &ValidDispatcher) -> Option<History> {
         let Workers::Scaled(policy) = &valid.workers else { return None };
@@ -445,7 +472,7 @@ mod trace;
 #[cfg(test)]
 mod tests {
     use crate::{
-        monitors::WorkerLoad,
+        load::WorkerLoad,
         tests::{Scene, at, defaults},
         validate::validate,
     };

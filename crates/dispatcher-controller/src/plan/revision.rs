@@ -5,12 +5,13 @@ use jiff::Timestamp;
 use serde_json::json;
 use workload::revision::{DesiredTemplate, Revision};
 
-use super::{
-    defaults::Defaults,
-    pod::{WORKER, pod_template},
-    readiness::is_ready,
+use super::{pod::pod_template, readiness::is_ready};
+use crate::{
+    load::WorkerLoad,
+    names::WORKER,
+    observe::Observed,
+    validate::{ValidDispatcher, defaults::Defaults},
 };
-use crate::{monitors::WorkerLoad, observe::Observed, validate::ValidDispatcher};
 
 /// Key in the record.
 const IMAGE: &str = "image";
@@ -70,7 +71,7 @@ pub(super) fn seen(revision: &Revision<'_>, observed: &Observed) -> Seen {
 
 /// `defaults`, and those of the deployed template that this process has no longer, if that is the template of this spec.
 /// `None`: it is not.
-pub(crate) fn or_pinned_defaults(
+pub(super) fn or_pinned_defaults(
     spec_hash: &str,
     observed: &Observed,
     defaults: &Defaults,
@@ -88,8 +89,15 @@ pub(crate) fn or_pinned_defaults(
     Some(defaults.or_pinned(spec.role, &serde_json::from_str(template).ok()?))
 }
 
+/// Whether the Deployment was rendered for a newer spec than the one that is observed.
+pub(super) fn is_behind(observed: &Observed) -> bool {
+    let rendered =
+        observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
+    rendered > observed.dispatcher.metadata.generation
+}
+
 /// See `DesiredTemplate::restores_older`.
-pub(crate) fn restores_older(valid: &ValidDispatcher, observed: &Observed) -> bool {
+pub(super) fn restores_older(valid: &ValidDispatcher, observed: &Observed) -> bool {
     desired(valid, observed).restores_older(observed.deployment.as_ref(), &observed.older)
 }
 

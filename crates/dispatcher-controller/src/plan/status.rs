@@ -11,12 +11,15 @@ use api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use runtime::conditions::{Verdict, merged, whole_seconds};
+use runtime::{
+    conditions::{Verdict, merged, whole_seconds},
+    events::Note,
+};
 use scaling::history::History;
 use workload::{pod::PodView, revision::Revision, time::remaining};
 
 use super::{
-    conditions::{Assessment, Counts},
+    conditions::{Assessment, Counts, checkpoint_failed::LOST},
     events::UNDER_WAY,
     metadata::selector_text,
     replicas::Sizing,
@@ -25,7 +28,7 @@ use super::{
 use crate::{
     MEASURED_EVERY,
     observe::Observed,
-    tokens::{message_of, total},
+    records::tokens::{message_of, total},
     validate::ValidDispatcher,
 };
 
@@ -144,12 +147,42 @@ fn last_checkpoint(observed: &Observed) -> Option<Time> {
     left.into_iter().chain(known.map(|known| known.0)).max().map(Time)
 }
 
+/// A status, its events and the facts about it.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) status: AIDispatcherStatus,
+    pub(super) events: Vec<Note>,
+    pub(super) facts: Vec<String>,
+    /// How long the write is still delayed; `None`: it is written now.
+    pub(super) wait: Option<Duration>,
+}
+
+impl Report {
+    /// While the write of a minor change is delayed, the stored status stays.
+    pub(super) fn in_time(mut self, observed: &Observed, now: Timestamp) -> Self {
+        let unwritten = unwritten_numbers(observed, &self.status, now)
+            .or_else(|| unwritten_first(observed, &self.status, now));
+        let wait = unwritten.as_ref().and_then(|unwritten| unwritten.wait);
+        let wait = wait.or_else(|| delay_of_counts(observed, &self.status, now));
+        self.facts.extend(unwritten.map(|unwritten| unwritten.fact));
+        match &observed.dispatcher.status {
+            Some(written) if wait.is_some() => {
+                // What is newly lost is so until it is reported.
+                self.facts.retain(|fact| !fact.starts_with(LOST) || observed.facts.contains_key(fact));
+                // Events compare with the stored status, and come with the one that is written.
+                Self { status: written.clone(), events: Vec::new(), facts: self.facts, wait }
+            }
+            Some(_) | None => Self { wait, ..self },
+        }
+    }
+}
+
 /// The fact that a status is not written yet. It is noted until the stored status changes, also after the wait is over:
 /// if the write fails, the next try comes at once and counts as a try.
-pub(super) struct Unwritten {
-    pub(super) fact: String,
+struct Unwritten {
+    fact: String,
     /// How long the write may still be delayed.
-    pub(super) wait: Option<Duration>,
+    wait: Option<Duration>,
 }
 
 impl Unwritten {
@@ -160,11 +193,7 @@ impl Unwritten {
 }
 
 /// The status differs from the stored one only in what is measured: load, tokens, and words about them.
-pub(super) fn unwritten_numbers(
-    observed: &Observed,
-    status: &AIDispatcherStatus,
-    now: Timestamp,
-) -> Option<Unwritten> {
+fn unwritten_numbers(observed: &Observed, status: &AIDispatcherStatus, now: Timestamp) -> Option<Unwritten> {
     let before = observed.dispatcher.status.as_ref()?;
     if before == status || without_load(before) != without_load(status) {
         return None;
@@ -178,11 +207,7 @@ pub(super) fn unwritten_numbers(
 }
 
 /// The first status may wait. Until then the object has the phase of a new one, and no generation is observed.
-pub(super) fn unwritten_first(
-    observed: &Observed,
-    status: &AIDispatcherStatus,
-    now: Timestamp,
-) -> Option<Unwritten> {
+fn unwritten_first(observed: &Observed, status: &AIDispatcherStatus, now: Timestamp) -> Option<Unwritten> {
     let before = observed.dispatcher.status.as_ref()?;
     let is_new = before.observed_generation == 0 && before.conditions.is_empty();
     let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
@@ -192,11 +217,7 @@ pub(super) fn unwritten_first(
 
 /// How long the write of a status may be delayed that differs only in counts and messages, which change often while pods
 /// are new. Phase, conditions, reasons and the desired number are written at once.
-pub(super) fn delay_of_counts(
-    observed: &Observed,
-    status: &AIDispatcherStatus,
-    now: Timestamp,
-) -> Option<Duration> {
+fn delay_of_counts(observed: &Observed, status: &AIDispatcherStatus, now: Timestamp) -> Option<Duration> {
     let before = observed.dispatcher.status.as_ref()?;
     if before == status || without_counts(before) != without_counts(status) {
         return None;

@@ -10,15 +10,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 
 use crate::{
-    pools::TokenRate,
+    records::pools::TokenRate,
     tests::{Scene, at, defaults, deployment_of, load},
     validate::{Invalid, validate},
-    validated,
 };
 
-use super::Plan;
+use super::{Plan, validated};
 
 mod checkpoints;
+mod refusals;
 mod scaling;
 
 fn condition<'p>(plan: &'p Plan, type_: &str) -> Option<&'p Condition> {
@@ -70,13 +70,13 @@ fn a_pool_that_is_ready_changes_nothing() {
 #[test]
 fn workers_of_which_none_reports_a_load_are_not_called_idle() {
     let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
-    scene.loads(vec![crate::monitors::WorkerLoad::default(), crate::monitors::WorkerLoad::default()]);
+    scene.loads(vec![crate::load::WorkerLoad::default(), crate::load::WorkerLoad::default()]);
     assert_eq!(scene.plan_at(at(0)).status.state, Some(State::Idle), "measured values wait");
     let plan = scene.plan();
-    scene.observe(|observed| observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect());
+    scene.note(&plan, at(0));
     let plan = scene.plan_at(at(10));
     assert_eq!((plan.status.current_phase, plan.status.state), (Some(Phase::Ready), None));
-    scene.loads(vec![crate::monitors::WorkerLoad::default(), load(0, 0)]);
+    scene.loads(vec![crate::load::WorkerLoad::default(), load(0, 0)]);
     assert_eq!(scene.plan_at(at(10)).status.state, Some(State::Idle));
 }
 
@@ -86,10 +86,7 @@ fn busy_workers_are_processing_and_all_of_them_with_a_queue_are_saturated() {
     scene.loads(vec![load(0, 1), load(0, 0)]);
     let plan = scene.plan_at(at(0));
     assert_eq!(plan.status.active_workers, 0, "measured numbers wait");
-    scene.observe(|observed| {
-        let facts: Vec<_> = plan.facts.iter().map(|fact| (fact.clone(), at(-20))).collect();
-        observed.facts = facts.into_iter().collect();
-    });
+    scene.note(&plan, at(-20));
     let status = scene.plan().status;
     assert_eq!((status.current_phase, status.state), (Some(Phase::Processing), Some(State::Working)));
     assert_eq!((status.active_workers, status.queue_depth), (1, Some(0)));
@@ -234,8 +231,7 @@ fn the_deployment_of_a_long_name_has_a_name_that_fits_a_label() {
 #[test]
 fn a_status_that_is_held_back_comes_with_no_event() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    let unsaved =
-        |why: &str| vec![crate::monitors::WorkerLoad { unsaved: Some(why.to_owned()), ..load(0, 0) }];
+    let unsaved = |why: &str| vec![crate::load::WorkerLoad { unsaved: Some(why.to_owned()), ..load(0, 0) }];
     scene.pods(&["{name: coder-0, ready: true, node: a, phase: Running, created: '2026-01-01T11:59:59Z'}"]);
     scene.loads(unsaved("away"));
     assert_eq!(scene.plan().events.len(), 1);
@@ -329,7 +325,7 @@ fn unreported(spec: &str, started: i64) -> Scene {
          worker, state: {{running: {{startedAt: '{}'}}}}}}]}}",
         at(started)
     )]);
-    scene.loads(vec![crate::monitors::WorkerLoad {
+    scene.loads(vec![crate::load::WorkerLoad {
         fault: Some("port 9100 of the worker refuses connections".to_owned()),
         ..Default::default()
     }]);
@@ -389,9 +385,7 @@ fn a_worker_whose_startup_probe_runs_is_not_called_one_that_reports_nothing() {
     let plan = scene.plan();
     assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::ROLLING, "it has just succeeded");
     assert_eq!(plan.requeue_after, Some(Duration::from_secs(60)));
-    scene.observe(|observed| {
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-60))).collect();
-    });
+    scene.note(&plan, at(-60));
     assert_eq!(reason(&scene.plan(), conditions::PROGRESSING), reasons::NEVER_REPORTED);
 }
 
@@ -406,7 +400,7 @@ fn a_worker_of_a_pool_in_service_that_does_not_come_back_is_no_failure_of_its_re
         at(-200),
         at(-180)
     )]);
-    for known in [crate::monitors::WorkerLoad::default(), load(0, 0)] {
+    for known in [crate::load::WorkerLoad::default(), load(0, 0)] {
         scene.loads(vec![known]);
         let plan = scene.plan();
         assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::WORKERS_NOT_READY);
@@ -425,9 +419,7 @@ fn a_revision_that_has_reported_a_load_is_not_said_to_have_never_done_so() {
     scene.write_status();
     scene.observe(|observed| observed.loads = silent);
     let plan = scene.plan();
-    scene.observe(|observed| {
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-180))).collect();
-    });
+    scene.note(&plan, at(-180));
     assert_eq!(reason(&scene.plan(), conditions::PROGRESSING), reasons::WORKERS_NOT_READY);
 }
 

@@ -5,8 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use workload::pod::PodView;
 
-use super::ENGINE;
-use crate::{observe::Observed, validate::ValidInference};
+use crate::{names::ENGINE, observe::Observed, validate::ValidInference};
 
 /// Of the pods that are not older than the one of the stored cold start, the one that became ready last.
 pub(super) fn last_cold_start(valid: &ValidInference, observed: &Observed) -> Option<LastColdStart> {

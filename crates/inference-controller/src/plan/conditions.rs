@@ -19,10 +19,10 @@ use workload::{
 use super::{
     faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of},
     nodes::MigrationState,
-    pod::{ENGINE, LOADER},
-    rollout::Decision,
+    rollout::Order,
 };
 use crate::{
+    names::{ENGINE, LOADER},
     observe::Observed,
     validate::{Invalid, ValidInference},
 };
@@ -57,9 +57,9 @@ const GPU_RECOUNT_PERIOD: Duration = Duration::from_secs(30);
 
 /// Results of other parts of the plan that conditions report.
 pub(super) struct Decided<'a> {
-    pub(super) revision: &'a Revision<'a>,
-    pub(super) migration: &'a MigrationState,
-    pub(super) rollout: &'a Decision,
+    pub(super) revision: Revision<'a>,
+    pub(super) migration: MigrationState,
+    pub(super) rollout: Order,
 }
 
 pub(super) fn of_valid(
@@ -73,7 +73,7 @@ pub(super) fn of_valid(
     } else {
         serving(valid, observed, decided, now)
     };
-    assessment.verdicts.extend(outdated(decided.revision));
+    assessment.verdicts.extend(outdated(&decided.revision));
     if valid.pods.paused { paused(assessment) } else { with_progress(assessment) }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::aiinference::Engine;
 
-use crate::{InferenceArgs, engine::Profile};
+use crate::{InferenceArgs, engine::Profile, validate::OwnAccount};
 
 /// Defaults for newly rendered pods, and options of the process.
 #[derive(Clone, Debug)]
@@ -17,10 +17,12 @@ pub(crate) struct Defaults {
     pub(super) watches_nodes: bool,
     /// When to retry after a refusal. The deletion of a foreign object or a change of a quota or policy causes no watched event.
     pub(super) refusal_retry: Duration,
+    pub(super) own_account: OwnAccount,
 }
 
 impl Defaults {
     pub(crate) fn new(args: InferenceArgs, watches_nodes: bool, refusal_retry: Duration) -> Self {
+        let own_account = OwnAccount::of(&args);
         let InferenceArgs {
             loader_image,
             vllm_image,
@@ -38,6 +40,7 @@ impl Defaults {
             tgi_image: tgi_image.unwrap_or_else(|| pinned(Engine::Tgi)),
             watches_nodes,
             refusal_retry,
+            own_account,
         }
     }
 

@@ -20,11 +20,11 @@ use workload::{
 };
 
 use super::pod::{
-    ENGINE, LOADER,
     loader::stall_timeout,
     volumes::{AUTHORITY, AUTHORITY_KEY, authority_secret},
 };
 use crate::{
+    names::{ENGINE, LOADER},
     observe::Observed,
     validate::{Source, ValidInference},
 };

@@ -12,6 +12,7 @@ use runtime::{
     conditions::whole_seconds,
     events::{Note, Severity},
 };
+use serde::Serialize;
 use workload::{
     gpu_faults::{self, FaultyPods},
     migrations::{MOST_OF_ONE, PodMigration},
@@ -21,15 +22,25 @@ use workload::{
     stranded::{StrandedPods, Terms},
 };
 
-use super::pod::ENGINE;
-use crate::{observe::Observed, validate::ValidInference};
+use crate::{names::ENGINE, observe::Observed, validate::ValidInference};
 
-/// The deletion of a pod on a lost node or with a lost GPU: the identity of the pod, and the record and the event of an accepted deletion.
-#[derive(Debug)]
+/// The deletion of a pod on a lost node or with a lost GPU.
+#[derive(Debug, Serialize)]
 pub(crate) struct PodDeletion {
+    /// Its identity, as precondition.
     pub(crate) pod: Pod,
+    /// What `Migrations` keeps of an accepted deletion.
+    #[serde(skip)]
     pub(crate) migration: PodMigration,
+    /// The event of an accepted deletion.
     pub(crate) note: Note,
+}
+
+impl PodDeletion {
+    /// Which pod is gone after it, and why.
+    pub(super) fn record(&self) -> (&str, &PodMigration) {
+        (self.pod.metadata.uid.as_deref().unwrap_or_default(), &self.migration)
+    }
 }
 
 /// How far the replacement of pods on lost nodes has progressed.
@@ -42,14 +53,14 @@ pub(super) struct MigrationState {
 }
 
 /// The uids of the pods whose time has come, in the order in which `Pace` should allow them.
-pub(crate) fn due(observed: &Observed, now: Timestamp) -> Vec<&str> {
+pub(super) fn due(observed: &Observed, now: Timestamp) -> Vec<&str> {
     let mut due = stranded(observed, now).due();
     due.extend(faulty(observed, now).due());
     due
 }
 
 /// The deletions that the allowance covers.
-pub(crate) fn pod_deletions(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Vec<PodDeletion> {
+pub(super) fn pod_deletions(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Vec<PodDeletion> {
     let deletion = |pod, migration: PodMigration, message| {
         let (severity, reason) = (Severity::Warning, migration.reason);
         PodDeletion { pod, migration, note: Note { severity, reason, message } }
@@ -64,7 +75,7 @@ pub(crate) fn pod_deletions(observed: &Observed, allowance: &Allowance, now: Tim
     of_nodes.chain(of_gpus).collect()
 }
 
-/// When to check again; call it after the allowed deletions.
+/// When to check again. `observed` has no pods that are being deleted: an allowed pod that is still there was refused.
 pub(super) fn requeue_after(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Option<Duration> {
     let waits =
         [stranded(observed, now).requeue_after(allowance), faulty(observed, now).requeue_after(allowance)];

@@ -22,11 +22,6 @@ pub(super) mod loader;
 mod probes;
 pub(super) mod volumes;
 
-/// Name of the init container.
-pub(super) const LOADER: &str = "model-loader";
-/// Name of the main container.
-pub(crate) const ENGINE: &str = "engine";
-
 /// Longer than the maximum of `nodeFailureSeconds`. It must not depend on that field, whose changes restart no pods.
 const LOST_NODE_SECONDS: i64 = MAX_NODE_FAILURE_SECONDS as i64 + 300;
 

@@ -3,11 +3,8 @@
 use serde_json::{Value, json};
 use workload::revision::{DesiredTemplate, Revision};
 
-use super::{
-    defaults::Defaults,
-    pod::{ENGINE, pod_template},
-};
-use crate::{engine::Profile, observe::Observed, validate::ValidInference};
+use super::{defaults::Defaults, pod::pod_template};
+use crate::{engine::Profile, names::ENGINE, observe::Observed, validate::ValidInference};
 
 /// Keys in the record.
 const IMAGE: &str = "image";
@@ -41,12 +38,12 @@ pub(super) fn resolved(revision: &Revision<'_>) -> api::aiinference::Resolved {
 }
 
 /// See `DesiredTemplate::has_pods`.
-pub(crate) fn has_pods(valid: &ValidInference, observed: &Observed) -> bool {
+pub(super) fn has_pods(valid: &ValidInference, observed: &Observed) -> bool {
     desired(valid, observed).has_pods(observed.deployment.as_ref(), &observed.older)
 }
 
 /// See `DesiredTemplate::restores_older`.
-pub(crate) fn restores_older(valid: &ValidInference, observed: &Observed) -> bool {
+pub(super) fn restores_older(valid: &ValidInference, observed: &Observed) -> bool {
     desired(valid, observed).restores_older(observed.deployment.as_ref(), &observed.older)
 }
 

@@ -31,7 +31,7 @@ pub(super) enum Strategy {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Decision {
+pub(super) struct Order {
     pub(super) strategy: Strategy,
     pub(super) requeue_after: Option<Duration>,
     /// Announces that no pod will be ready for a while.
@@ -52,7 +52,7 @@ pub(super) fn rollout(
     revision: &Revision<'_>,
     observed: &Observed,
     now: Timestamp,
-) -> Decision {
+) -> Order {
     let may_replace =
         valid.rollout == Rollout::Auto && revision.is_deployed && observed.others().next().is_some();
     let shortages = if may_replace { shortages(valid, revision, observed) } else { Vec::new() };
@@ -86,7 +86,7 @@ pub(super) fn rollout(
         }
         _ => None,
     };
-    Decision { strategy, requeue_after, warning, shortages, why_kept }
+    Order { strategy, requeue_after, warning, shortages, why_kept }
 }
 
 /// Whether a rollout is about to start or in progress.

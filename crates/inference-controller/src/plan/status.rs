@@ -15,12 +15,12 @@ use runtime::conditions::{merged, whole_seconds};
 use workload::{gpu::Gpus, pod::PodView, revision::Revision, time::remaining};
 
 use super::{
+    children::service,
     cold_start::last_cold_start,
     conditions::{Assessment, Counts},
     events::UNDER_WAY,
     metadata::selector,
     revision::resolved,
-    service,
 };
 use crate::{observe::Observed, validate::ValidInference};
 
@@ -89,12 +89,32 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIInf
     }
 }
 
+/// A status, or the stored one while the write may be delayed.
+pub(super) struct Delayed {
+    pub(super) status: AIInferenceStatus,
+    pub(super) wait: Option<Duration>,
+    /// That the planned status is not written yet.
+    pub(super) fact: Option<String>,
+}
+
+pub(super) fn delayed(observed: &Observed, planned: AIInferenceStatus, now: Timestamp) -> Delayed {
+    let unwritten = unwritten_numbers(observed, &planned, now);
+    let unwritten = unwritten.or_else(|| unwritten_first(observed, &planned, now));
+    let (fact, wait) = unwritten.map_or((None, None), |Unwritten { fact, wait }| (Some(fact), wait));
+    let wait = wait.or_else(|| delay_of_counts(observed, &planned, now));
+    let status = match &observed.inference.status {
+        Some(written) if wait.is_some() => written.clone(),
+        Some(_) | None => planned,
+    };
+    Delayed { status, wait, fact }
+}
+
 /// The fact that a status is not written yet. It is noted until the stored status changes, also after the wait is over:
 /// if the write fails, the next try comes at once and counts as a try.
-pub(super) struct Unwritten {
-    pub(super) fact: String,
+struct Unwritten {
+    fact: String,
     /// How long the write may still be delayed.
-    pub(super) wait: Option<Duration>,
+    wait: Option<Duration>,
 }
 
 impl Unwritten {
@@ -105,11 +125,7 @@ impl Unwritten {
 }
 
 /// The status differs from the stored one only in measured numbers.
-pub(super) fn unwritten_numbers(
-    observed: &Observed,
-    status: &AIInferenceStatus,
-    now: Timestamp,
-) -> Option<Unwritten> {
+fn unwritten_numbers(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Unwritten> {
     let before = observed.inference.status.as_ref()?;
     if before == status || with_messages(before, without_numbers) != with_messages(status, without_numbers) {
         return None;
@@ -121,11 +137,7 @@ pub(super) fn unwritten_numbers(
 }
 
 /// The first status may wait. Until then the object has the phase of a new one, and no generation is observed.
-pub(super) fn unwritten_first(
-    observed: &Observed,
-    status: &AIInferenceStatus,
-    now: Timestamp,
-) -> Option<Unwritten> {
+fn unwritten_first(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Unwritten> {
     let before = observed.inference.status.as_ref()?;
     let is_new = before.observed_generation == 0 && before.conditions.is_empty();
     let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
@@ -135,11 +147,7 @@ pub(super) fn unwritten_first(
 
 /// How long the write of a status may be delayed that differs only in counts and messages, which change often while pods
 /// are new. Phase, conditions and reasons are written at once.
-pub(super) fn delay_of_counts(
-    observed: &Observed,
-    status: &AIInferenceStatus,
-    now: Timestamp,
-) -> Option<Duration> {
+fn delay_of_counts(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Duration> {
     let before = observed.inference.status.as_ref()?;
     if before == status || without_counts(before) != without_counts(status) {
         return None;

@@ -15,13 +15,14 @@ use workload::{
     pace::Allowance,
 };
 
-use super::{Child, LEFTOVER_RETRY, OVERDUE_RETRY, Plan, refused, rejected};
+use super::{LEFTOVER_RETRY, OVERDUE_RETRY, Plan, children::Child, refused, rejected};
 use crate::{
     observe::Observed,
     tests::{REFUSAL_RETRY, Scene, at, defaults, deployment_of},
     validate::{Invalid, validate},
 };
 
+mod deletions;
 mod faults;
 mod pinned;
 mod refusals;

@@ -9,9 +9,9 @@ use workload::{container::quote, pod::PodView, time::remaining};
 
 use super::holds;
 use crate::{
+    names::{LOADER, MONITOR},
     observe::Observed,
-    plan::{MONITOR, pod::LOADER},
-    tokens::last_message_of,
+    records::tokens::last_message_of,
 };
 
 /// State that was lost is reported for so long after the pod has ended.
@@ -47,9 +47,8 @@ pub(super) fn unsaved(observed: &Observed, now: Timestamp) -> Unsaved {
     let message = of_pods(lost.map(|(pod, error, _)| (pod.name(), error.clone())), "was not saved");
     let message = message.or_else(|| {
         // The pods are gone soon; the condition is kept for a while.
-        let known = observed.dispatcher.status.iter().flat_map(|status| &status.conditions);
-        let mut known = known.filter(|known| known.type_ == type_ && known.reason == reasons::STATE_LOST);
-        let message = known.next()?.message.clone();
+        let known = observed.condition(type_).filter(|known| known.reason == reasons::STATE_LOST);
+        let message = known?.message.clone();
         if losses.is_empty() {
             // Another process has reported it.
             losses.insert(String::new(), now);

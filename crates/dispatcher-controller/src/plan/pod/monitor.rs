@@ -15,14 +15,9 @@ use workload::template::{container_security, literal, non_empty};
 
 use super::{from_secret, grace_seconds, memory_variables, value, volumes};
 use crate::{
-    plan::defaults::Defaults,
-    validate::{Checkpoint, Storage, ValidDispatcher, role},
+    names::{LOADER, MONITOR},
+    validate::{Checkpoint, Storage, ValidDispatcher, defaults::Defaults, role},
 };
-
-/// Name of the init container.
-pub(in crate::plan) const LOADER: &str = "memory-loader";
-/// Name of the sidecar.
-pub(crate) const MONITOR: &str = "monitor";
 
 /// In the Secret of `memoryConfig`.
 const MEMORY_KEY: &str = "api-key";
@@ -79,34 +74,29 @@ pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container
         restart_policy: Some("Always".to_owned()),
         lifecycle: valid.checkpoint.as_ref().map(|_| announces_the_end()),
         // A failed probe restarts only the sidecar; the worker keeps running.
-        liveness_probe: Some(Probe {
-            http_get: Some(HTTPGetAction {
-                path: Some("/livez".to_owned()),
-                port: IntOrString::Int(i32::from(ADMIN_PORT)),
-                ..HTTPGetAction::default()
-            }),
-            period_seconds: Some(10),
-            timeout_seconds: Some(5),
-            failure_threshold: Some(6),
-            ..Probe::default()
-        }),
+        liveness_probe: Some(probe("/livez", 10, 6)),
         // The pod is ready once the monitor has read a load of its worker. So a revision of which no worker reports one
         // replaces none, also while no controller runs.
-        readiness_probe: Some(Probe {
-            http_get: Some(HTTPGetAction {
-                path: Some("/readyz".to_owned()),
-                port: IntOrString::Int(i32::from(ADMIN_PORT)),
-                ..HTTPGetAction::default()
-            }),
-            period_seconds: Some(2),
-            timeout_seconds: Some(5),
-            failure_threshold: Some(3),
-            ..Probe::default()
-        }),
+        readiness_probe: Some(probe("/readyz", 2, 3)),
         resources: Some(resources(Bytes::mebibytes(16), Bytes::mebibytes(64))),
         volume_mounts: Some(volumes::of_monitor(valid)),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
+    }
+}
+
+/// It fails after so many answers in a row that are missing or wrong.
+fn probe(path: &str, period_seconds: i32, failures: i32) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: IntOrString::Int(i32::from(ADMIN_PORT)),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(period_seconds),
+        timeout_seconds: Some(5),
+        failure_threshold: Some(failures),
+        ..Probe::default()
     }
 }
 

@@ -8,10 +8,11 @@ use k8s_openapi::{
 use workload::template::{container_security, env_var, non_empty};
 
 use super::{from_secret, memory_variables, value, volumes};
-use crate::validate::{ValidDispatcher, role};
+use crate::{
+    names::WORKER,
+    validate::{ValidDispatcher, role},
+};
 
-/// Name of the main container.
-pub(in crate::plan) const WORKER: &str = "worker";
 /// Some libraries ask for the name of the user, and the image may have none.
 const USER: &str = "agent";
 /// In the Secret of `credentials`.

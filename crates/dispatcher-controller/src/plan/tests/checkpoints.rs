@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_state_that_is_not_saved_is_reported_beside_an_invalid_spec() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
+    scene.loads(vec![crate::load::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
     let plan = crate::plan::rejected(&Invalid("spec.env: remove it".to_owned()), scene.observed(), at(0));
     assert_eq!(reason(&plan, conditions::CHECKPOINT_FAILED), reasons::STATE_NOT_SAVED);
     assert_eq!(reason(&plan, conditions::READY), reasons::INVALID_SPEC);
@@ -14,20 +14,20 @@ fn a_state_that_is_not_saved_is_reported_beside_an_invalid_spec() {
 #[test]
 fn a_damaged_state_is_reported_unless_the_state_of_a_worker_is_not_saved() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    let damaged = crate::monitors::WorkerLoad { damaged: Some("1 saved state".to_owned()), ..load(0, 0) };
+    let damaged = crate::load::WorkerLoad { damaged: Some("1 saved state".to_owned()), ..load(0, 0) };
     scene.loads(vec![damaged.clone()]);
     let plan = scene.plan();
     let failed = condition(&plan, conditions::CHECKPOINT_FAILED).unwrap();
     assert_eq!((failed.status.as_str(), failed.reason.as_str()), ("True", reasons::STATE_DAMAGED));
     assert!(failed.message.contains("coder-0") && failed.message.contains("1 saved state"));
-    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..damaged }]);
+    scene.loads(vec![crate::load::WorkerLoad { unsaved: Some("away".to_owned()), ..damaged }]);
     assert_eq!(reason(&scene.plan(), conditions::CHECKPOINT_FAILED), reasons::STATE_NOT_SAVED);
 }
 
 #[test]
 fn a_store_that_does_not_take_the_state_of_a_worker_is_told() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    let unsaved = crate::monitors::WorkerLoad {
+    let unsaved = crate::load::WorkerLoad {
         unsaved: Some("s3://states does not answer".to_owned()),
         saved: Some(1_767_268_000),
         ..load(0, 0)
@@ -55,11 +55,9 @@ fn state_that_was_lost_is_told_once_and_stays_in_the_status_for_a_while() {
     scene.write_status();
     assert!(scene.plan().events.is_empty());
     // The state of another worker is not saved now; the loss is still reported.
-    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
-    scene.observe(|observed| {
-        observed.ending.clear();
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect();
-    });
+    scene.loads(vec![crate::load::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
+    scene.observe(|observed| observed.ending.clear());
+    scene.note(&plan, at(0));
     let reason_at = |seconds| {
         condition(&scene.plan_at(at(seconds)), conditions::CHECKPOINT_FAILED).unwrap().reason.clone()
     };
@@ -87,9 +85,7 @@ fn a_loss_is_reported_for_ten_minutes_however_long_the_pod_is_kept() {
     assert!(is_reported(&plan));
     assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(100)));
     scene.write_status();
-    scene.observe(|observed| {
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect();
-    });
+    scene.note(&plan, at(0));
     assert!(!is_reported(&scene.plan_at(at(101))));
     // Also after the pod was deleted.
     scene.observe(|observed| observed.ending.clear());
@@ -101,9 +97,9 @@ fn an_event_tells_of_a_new_loss_and_not_of_another_first_pod() {
     let mut scene = Scene::ready("{role: coder}", 1);
     let losses = |plan: &Plan| plan.events.iter().filter(|note| note.reason == reasons::STATE_LOST).count();
     let note = |scene: &mut Scene| {
-        let facts = scene.plan().facts;
+        let plan = scene.plan();
         scene.write_status();
-        scene.observe(|observed| observed.facts = facts.into_iter().map(|fact| (fact, at(0))).collect());
+        scene.note(&plan, at(0));
     };
     scene.observe(|observed| observed.ending = vec![failed("coder-7", -10), failed("coder-8", -5)]);
     assert_eq!(losses(&scene.plan()), 1);
@@ -143,7 +139,7 @@ fn a_worker_that_has_started_without_a_state_is_reported_until_it_has_saved_one(
         failed.message
     );
     assert_eq!(plan.events.iter().filter(|note| note.reason == reasons::STARTED_EMPTY).count(), 1);
-    let saved = |waiting| crate::monitors::WorkerLoad { saved: Some(1), waiting, ..load(0, 0) };
+    let saved = |waiting| crate::load::WorkerLoad { saved: Some(1), waiting, ..load(0, 0) };
     // The state from before the storage was away.
     scene.loads(vec![saved(Some(1))]);
     let message = condition(&scene.plan(), conditions::CHECKPOINT_FAILED).unwrap().message.clone();

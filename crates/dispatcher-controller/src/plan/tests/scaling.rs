@@ -26,9 +26,7 @@ fn idle_workers_go_first() {
     let marked = scene.plan();
     assert!(marked.marks.is_empty());
     assert_eq!(replicas(&marked), 4, "the ReplicaSet controller may not have seen them yet");
-    scene.observe(|observed| {
-        observed.facts = marked.facts.iter().map(|fact| (fact.clone(), at(-1))).collect();
-    });
+    scene.note(&marked, at(-1));
     assert_eq!(replicas(&scene.plan()), 2);
 }
 
@@ -39,9 +37,7 @@ fn a_load_that_changes_all_the_time_holds_a_smaller_number_back_for_a_while_only
     scene.edit_spec(|spec| spec.replicas = 1);
     let marking = scene.plan();
     assert_eq!((marking.marks.len(), replicas(&marking)), (1, 2));
-    scene.observe(|observed| {
-        observed.facts = marking.facts.iter().map(|fact| (fact.clone(), at(-6))).collect();
-    });
+    scene.note(&marking, at(-6));
     let overdue = scene.plan();
     assert_eq!((overdue.marks.len(), replicas(&overdue)), (1, 1), "the newest costs come before the number");
 }
@@ -91,7 +87,7 @@ fn a_worker_that_is_not_ready_and_has_tasks_holds_a_smaller_number_back_until_th
 fn a_worker_whose_tasks_were_known_a_while_ago_holds_a_smaller_number_back() {
     let mut scene = with_a_lost_kubelet(&unready(5));
     let silent =
-        |read: i64| crate::monitors::WorkerLoad { last_tasks: Some((1, at(read))), ..Default::default() };
+        |read: i64| crate::load::WorkerLoad { last_tasks: Some((1, at(read))), ..Default::default() };
     scene.loads(vec![silent(-2), load(0, 0), load(0, 0)]);
     let plan = scene.plan_at(at(600));
     assert_eq!((replicas(&plan), plan.marks.len()), (3, 0));
@@ -105,7 +101,7 @@ fn a_worker_that_is_not_ready_and_may_be_busy_holds_a_smaller_number_back_for_a_
     scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
     let waiting = scene.plan();
     assert_eq!((replicas(&waiting), waiting.marks.len()), (3, 0));
-    assert!(!waiting.facts.iter().any(|fact| fact == crate::plan::TOO_MANY), "it does not become overdue");
+    assert!(waiting.facts_if_settled.is_empty(), "it does not become overdue");
     let message = &condition(&waiting, conditions::PROGRESSING).unwrap().message;
     assert!(message.starts_with("3 workers exist, 2 wanted; pod coder-0 is not ready"), "{message}");
     assert!(waiting.requeue_after <= Some(std::time::Duration::from_secs(115)));
@@ -181,18 +177,20 @@ fn a_change_that_was_not_written_is_not_reported() {
     scene.write_status();
     let before = scene.observed().dispatcher.status.clone().unwrap();
     scene.loads(vec![load(14, 1)]);
-    let mut plan = scene.plan();
-    assert!(plan.rescaled.is_some() && plan.past.is_some());
-    assert!(plan.status.last_scale_time.is_some());
-    plan.forget_rescale(Some(&before));
-    assert!(plan.rescaled.is_none() && plan.past.is_none());
-    assert_eq!(plan.status.last_scale_time, None);
-    assert_eq!(plan.status.scaling_history, before.scaling_history);
+    let plan = scene.plan();
+    let written = plan.if_changed();
+    assert!(written.past.is_some() && written.status.last_scale_time.is_some());
+    assert_eq!(
+        written.changes.iter().map(|note| note.reason).collect::<Vec<_>>(),
+        [reasons::SUCCESSFUL_RESCALE]
+    );
+    let unwritten = plan.if_unchanged();
+    assert!(unwritten.changes.is_empty() && unwritten.past.is_none());
+    assert_eq!(unwritten.status.last_scale_time, None);
+    assert_eq!(unwritten.status.scaling_history, before.scaling_history);
     // What was only looked at is remembered whether something else was written or not.
     scene.loads(vec![load(0, 1)]);
-    let mut plan = scene.plan();
-    plan.forget_rescale(Some(&before));
-    assert!(plan.past.is_some());
+    assert!(scene.plan().if_unchanged().past.is_some());
 }
 
 #[test]
@@ -204,7 +202,7 @@ fn tokens_per_minute_are_a_second_limit() {
     // A first addition may be limited by the default rates.
     let plan = scene.plan();
     assert_eq!(plan.status.desired_replicas, replicas(&plan));
-    assert!(plan.rescaled.unwrap().message.contains("tokens per minute"));
+    assert!(plan.rescale.unwrap().event.message.contains("tokens per minute"));
     assert_eq!(replicas(&scene.plan()), 6, "at most four more within 15 s");
     let mut scene = Scene::ready(spec, 6);
     scene.loads(vec![load(0, 1); 6]);
@@ -249,10 +247,10 @@ fn a_pool_that_is_busy_for_an_hour_keeps_its_number() {
     let mut scene = Scene::ready(SCALED, 4);
     for minute in 0..60 {
         let now = at(minute * 60);
-        let busy = crate::monitors::WorkerLoad { queued: Some((0, now)), ..load(0, 1) };
+        let busy = crate::load::WorkerLoad { queued: Some((0, now)), ..load(0, 1) };
         scene.loads(vec![busy; 4]);
         let plan = scene.plan_at(now);
-        assert_eq!((replicas(&plan), plan.rescaled.is_none()), (4, true), "{minute}");
+        assert_eq!((replicas(&plan), plan.rescale.is_none()), (4, true), "{minute}");
         let past = plan.past.unwrap();
         scene.observe(|observed| observed.history = past);
     }
@@ -278,7 +276,7 @@ fn more_workers_than_wanted_are_said_as_such() {
 #[test]
 fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
     let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
-    let known = |streamed| crate::monitors::WorkerLoad { has_tasks: streamed, ..load(0, 0) };
+    let known = |streamed| crate::load::WorkerLoad { has_tasks: streamed, ..load(0, 0) };
     scene.loads(vec![known(Some(false)), known(None), known(Some(true))]);
     scene.edit_spec(|spec| spec.replicas = 1);
     let costs: Vec<i32> = scene.plan().marks.iter().map(|mark| mark.cost).collect();
@@ -288,7 +286,7 @@ fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
 #[test]
 fn a_worker_that_is_idle_by_its_stream_is_idle_whatever_prometheus_had_of_it() {
     let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
-    let ended = crate::monitors::WorkerLoad { has_tasks: Some(false), ..load(0, 1) };
+    let ended = crate::load::WorkerLoad { has_tasks: Some(false), ..load(0, 1) };
     scene.loads(vec![load(0, 1), ended]);
     scene.edit_spec(|spec| spec.replicas = 1);
     let plan = scene.plan();
@@ -333,7 +331,7 @@ fn the_number_follows_the_queue() {
     let plan = scene.plan();
     assert_eq!(replicas(&plan), 4, "ceil(14 / 5) + 1 busy");
     assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::VALID_METRIC_FOUND);
-    let rescaled = plan.rescaled.unwrap();
+    let rescaled = plan.rescale.unwrap().event;
     assert_eq!(rescaled.reason, reasons::SUCCESSFUL_RESCALE);
     let message = "the number of workers changes from 1 to 4: queued tasks; busy workers: 1";
     assert_eq!(rescaled.message, message);
@@ -344,7 +342,7 @@ fn the_number_follows_the_queue() {
 #[test]
 fn without_load_the_number_stays_and_the_condition_says_why() {
     let mut scene = Scene::ready(SCALED, 3);
-    let silent = crate::monitors::WorkerLoad {
+    let silent = crate::load::WorkerLoad {
         fault: Some("port 9100 refused the connection".to_owned()),
         ..Default::default()
     };
@@ -363,7 +361,7 @@ fn without_load_the_number_stays_and_the_condition_says_why() {
 
 #[test]
 fn a_silent_worker_counts_as_busy_where_workers_are_removed() {
-    let silent = crate::monitors::WorkerLoad {
+    let silent = crate::load::WorkerLoad {
         fault: Some("port 9100 refused the connection".to_owned()),
         ..Default::default()
     };
@@ -385,7 +383,7 @@ fn a_silent_worker_counts_as_busy_where_workers_are_removed() {
 #[test]
 fn a_silent_worker_does_not_count_where_only_queues_do() {
     let mut scene = Scene::ready("{role: coder, autoscaling: {rule: QueueOnly, maxReplicas: 10}}", 4);
-    scene.loads(vec![load(7, 1), load(0, 1), load(0, 0), crate::monitors::WorkerLoad::default()]);
+    scene.loads(vec![load(7, 1), load(0, 1), load(0, 0), crate::load::WorkerLoad::default()]);
     let plan = scene.plan();
     assert_eq!(plan.status.desired_replicas, 2);
     let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
@@ -400,7 +398,7 @@ fn a_silent_worker_does_not_count_where_only_queues_do() {
 #[test]
 fn queues_that_were_read_too_long_ago_change_nothing() {
     let mut scene = Scene::ready(SCALED, 2);
-    let old = |queued| crate::monitors::WorkerLoad { queued: Some((queued, at(-60))), ..load(queued, 1) };
+    let old = |queued| crate::load::WorkerLoad { queued: Some((queued, at(-60))), ..load(queued, 1) };
     scene.loads(vec![old(40), old(0)]);
     let plan = scene.plan();
     assert_eq!(replicas(&plan), 2);
@@ -484,9 +482,7 @@ fn a_shared_queue_counts_once() {
     let plan = scene.plan();
     assert_eq!(replicas(&plan), 5, "ceil(20 / 5) + 1 busy");
     // The queue is the status's, too, once measured values are written.
-    scene.observe(|observed| {
-        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-20))).collect();
-    });
+    scene.note(&plan, at(-20));
     assert_eq!(scene.plan().status.queue_depth, Some(20));
     let mut scene = Scene::ready("{role: coder, autoscaling: {maxReplicas: 50, tasksPerWorker: 5}}", 2);
     scene.loads(vec![load(20, 0), load(20, 0)]);
@@ -498,7 +494,7 @@ fn of_a_shared_queue_the_largest_depth_that_is_not_old_counts() {
     let spec = "{role: coder, autoscaling: {queue: Shared, maxReplicas: 50, behavior: {scaleDown: \
                 {stabilizationWindowSeconds: 0}}}}";
     let mut scene = Scene::ready(spec, 3);
-    let old = crate::monitors::WorkerLoad { queued: Some((40, at(-60))), ..load(40, 0) };
+    let old = crate::load::WorkerLoad { queued: Some((40, at(-60))), ..load(40, 0) };
     scene.loads(vec![old, load(9, 0), load(14, 0)]);
     assert_eq!(replicas(&scene.plan()), 3, "ceil(14 / 5)");
 }
@@ -548,11 +544,6 @@ fn marks(plan: &Plan) -> Vec<Mark> {
     marks.collect()
 }
 
-fn noted(scene: &mut Scene, plan: &Plan, seconds: i64) {
-    let facts: Vec<_> = plan.facts.iter().map(|fact| (fact.clone(), at(seconds))).collect();
-    scene.observe(|observed| observed.facts = facts.into_iter().collect());
-}
-
 const KEPT: [(&str, Option<&str>); 2] =
     [(api::labels::SAFE_TO_EVICT, Some("false")), (api::labels::DO_NOT_DISRUPT, Some("true"))];
 
@@ -567,10 +558,10 @@ fn node_autoscalers_leave_a_worker_alone_that_has_been_busy_for_a_while() {
     let plan = scene.plan();
     assert!(marks(&plan).is_empty(), "short tasks cause no writes");
     assert!(plan.requeue_after <= Some(Duration::from_secs(10)));
-    noted(&mut scene, &plan, -10);
+    scene.note(&plan, at(-10));
     let plan = scene.plan();
     assert_eq!(marks(&plan), [("coder-0".to_owned(), 1_000, kept())]);
-    noted(&mut scene, &plan, -10);
+    scene.note(&plan, at(-10));
     assert!(marks(&scene.plan()).is_empty(), "a refused write is tried once in a minute");
     assert_eq!(marks(&scene.plan_at(at(60))).len(), 1);
 }
@@ -588,7 +579,7 @@ fn the_marks_of_an_idle_worker_are_taken_off() {
     scene.loads(vec![load(0, 0), load(0, 0)]);
     let plan = scene.plan();
     assert!(marks(&plan).is_empty(), "the next task may come at once");
-    noted(&mut scene, &plan, -60);
+    scene.note(&plan, at(-60));
     let off: Vec<_> = kept().into_iter().map(|(key, _)| (key, None)).collect();
     assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 0, off)]);
     scene.loads(vec![Default::default(), load(0, 0)]);
@@ -601,7 +592,7 @@ fn annotations_of_the_user_for_node_autoscalers_stay() {
     let mut scene = Scene::ready(spec, 1);
     scene.loads(vec![load(0, 1)]);
     let plan = scene.plan();
-    noted(&mut scene, &plan, -10);
+    scene.note(&plan, at(-10));
     assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 1_000, kept()[..1].to_vec())]);
 }
 
@@ -611,7 +602,7 @@ fn a_worker_that_has_only_its_cost_is_kept_from_node_autoscalers_too() {
     scene.pods(&["{name: coder-0, ready: true, node: a, phase: Running, cost: 1000}"]);
     scene.loads(vec![load(0, 1)]);
     let plan = scene.plan();
-    noted(&mut scene, &plan, -10);
+    scene.note(&plan, at(-10));
     assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 1_000, kept())]);
 }
 
@@ -619,20 +610,20 @@ fn a_worker_that_has_only_its_cost_is_kept_from_node_autoscalers_too() {
 fn a_worker_that_reports_its_queue_alone_is_unmarked_after_ten_minutes_without_tasks() {
     let mut scene = Scene::ready("{role: coder}", 1);
     scene.pods(&["{name: coder-0, ready: true, node: a, phase: Running, cost: 1000, kept: true}"]);
-    let quiet = crate::monitors::WorkerLoad {
+    let quiet = crate::load::WorkerLoad {
         queued: Some((0, at(0))),
         is_quiet: true,
-        ..crate::monitors::WorkerLoad::default()
+        ..crate::load::WorkerLoad::default()
     };
     scene.loads(vec![quiet.clone()]);
     let plan = scene.plan();
     assert!(marks(&plan).is_empty() && plan.requeue_after <= Some(Duration::from_secs(600)));
-    noted(&mut scene, &plan, -599);
+    scene.note(&plan, at(-599));
     assert!(marks(&scene.plan()).is_empty(), "it may work on a task");
-    noted(&mut scene, &plan, -600);
+    scene.note(&plan, at(-600));
     let off: Vec<_> = kept().into_iter().map(|(key, _)| (key, None)).collect();
     assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 0, off)]);
-    scene.loads(vec![crate::monitors::WorkerLoad { is_quiet: false, ..quiet }]);
+    scene.loads(vec![crate::load::WorkerLoad { is_quiet: false, ..quiet }]);
     assert!(marks(&scene.plan()).is_empty(), "its stream is cut");
 }
 
@@ -641,7 +632,7 @@ fn annotations_that_were_refused_do_not_take_the_cost_with_them() {
     let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
     scene.loads(vec![load(0, 1), load(0, 0)]);
     let plan = scene.plan();
-    noted(&mut scene, &plan, -10);
+    scene.note(&plan, at(-10));
     scene.observe(|observed| observed.guards_refused = Some(at(-3_599)));
     assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 1_000, Vec::new())]);
     scene.observe(|observed| observed.guards_refused = Some(at(-3_600)));
@@ -670,14 +661,13 @@ fn marks_and_budget_follow_the_workers_of_a_pool_that_is_paused_invalid_or_refus
         crate::plan::rejected(&Invalid("spec.env: remove it".to_owned()), scene.observed(), at(0))
     };
     let plan = invalid(&scene);
-    noted(&mut scene, &plan, -60);
+    scene.note(&plan, at(-60));
     let plan = invalid(&scene);
     assert!(plan.deployment.is_none());
     assert_eq!((marks(&plan), unavailable(&plan)), (unmarked.to_vec(), 2.into()));
 
     let refusal = runtime::refusal::Refusal::Denied("no".to_owned());
-    let valid = validate(&scene.observed().dispatcher, &defaults(&[])).unwrap();
-    let plan = crate::plan::refused(&refusal, &valid, scene.observed(), &defaults(&[]), at(0));
+    let plan = crate::plan::refused(&refusal, scene.plan(), scene.observed(), &defaults(&[]), at(0));
     assert_eq!((plan.deployment.is_none(), unavailable(&plan)), (true, 2.into()));
 
     scene.edit_spec(|spec| spec.pods.paused = true);
@@ -699,6 +689,6 @@ fn the_marks_of_a_pool_whose_smaller_number_is_refused_are_taken_off() {
     scene.loads(vec![load(0, 0); 2]);
     let plan = scene.plan();
     assert_eq!(replicas(&plan), 1, "they are all alike");
-    noted(&mut scene, &plan, -60);
+    scene.note(&plan, at(-60));
     assert_eq!(marks(&scene.plan()).len(), 2);
 }

@@ -15,9 +15,10 @@ use workload::{
     template::{container_security, env_var, literal, non_empty, raise},
 };
 
-use super::{ENGINE, probes, volumes};
+use super::{probes, volumes};
 use crate::{
     engine::{HOME, Invocation, Profile, version_of},
+    names::ENGINE,
     validate::{Source, ValidInference, Volume},
 };
 

@@ -15,9 +15,10 @@ use k8s_openapi::{
 use quantity::{Bytes, is_less};
 use workload::template::{container_security, env_var, literal, non_empty, raise};
 
-use super::{LOADER, volumes};
+use super::volumes;
 use crate::{
     engine::MODEL_PATH,
+    names::LOADER,
     validate::{Source, Store, ValidInference, Volume},
 };
 

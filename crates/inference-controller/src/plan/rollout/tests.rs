@@ -39,7 +39,7 @@ fn capacity(product: &str, free: i64) -> NodeCapacity {
     NodeCapacity { node: Arc::new(serde_saphyr::from_str(&node).unwrap()), allocatable: 8, free }
 }
 
-fn decided(scene: &Scene) -> Decision {
+fn decided(scene: &Scene) -> Order {
     let observed = scene.observed();
     let valid = validate(&observed.inference).unwrap();
     rollout(&valid, &revision(&valid, &observed, &defaults(&[])), &observed, at(0))
@@ -51,7 +51,7 @@ fn strategy_of(scene: &Scene) -> Strategy {
 
 #[test]
 fn auto_surges_until_gpus_have_been_short_for_the_surge_timeout() {
-    let waits = |seconds| Decision {
+    let waits = |seconds| Order {
         strategy: Strategy::Surge,
         requeue_after: Some(Duration::from_secs(seconds)),
         warning: None,
@@ -69,8 +69,7 @@ fn auto_deletes_no_ready_pod_for_a_product_that_no_node_has() {
         stuck("Auto", 9_000, "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
     scene.observe(|observed| observed.capacities = Some(vec![capacity("H100", 8)]));
     let (shortages, why_kept) = (Vec::new(), None);
-    let surges =
-        Decision { strategy: Strategy::Surge, requeue_after: None, warning: None, shortages, why_kept };
+    let surges = Order { strategy: Strategy::Surge, requeue_after: None, warning: None, shortages, why_kept };
     assert_eq!(decided(&scene), surges);
 }
 
@@ -232,10 +231,10 @@ fn a_volume_failure_is_recorded_for_the_next_plan() {
     let scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(IN_USE));
     let fact = format!("volume of pod new: {IN_USE}");
     let announced = scene.plan();
-    assert!(announced.children.is_empty() && announced.facts == ["new", &*fact]);
+    assert!(announced.children.is_empty() && announced.facts.unwrap() == ["new", &*fact]);
     let mut surges = scene;
     surges.edit_spec(|spec| spec.rollout = Rollout::Surge);
-    assert_eq!(surges.plan().facts, [fact]);
+    assert_eq!(surges.plan().facts.unwrap(), [fact]);
 }
 
 #[test]
@@ -277,13 +276,13 @@ fn the_time_counts_from_the_first_shortage_of_gpus() {
     assert_eq!(decided(&scene).shortages, [""; 0]);
     scene = stuck("Auto", 0, SHORT);
     scene.observe(|observed| observed.facts.clear());
-    assert_eq!(scene.plan().facts, ["chat-0"], "the shortage is recorded");
+    assert_eq!(scene.plan().facts.unwrap(), ["chat-0"], "the shortage is recorded");
     assert_eq!(decided(&scene).requeue_after, Some(Duration::from_secs(300)));
     scene.observe(|observed| observed.facts = [("another pod".to_owned(), at(-900))].into());
     assert_eq!(strategy_of(&scene), Strategy::Surge);
     let announced = stuck("Auto", 300, SHORT).plan();
     assert!(
-        announced.children.is_empty() && announced.facts == ["chat-0"],
+        announced.children.is_empty() && announced.facts.unwrap() == ["chat-0"],
         "the announcement changes nothing"
     );
 }

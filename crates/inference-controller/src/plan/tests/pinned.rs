@@ -150,7 +150,7 @@ fn a_flag_that_became_invalid_is_tolerated_while_pods_of_that_spec_exist() {
     scene.roll();
     scene.edit_spec(|spec| spec.image = None);
     let has_pods = |scene: &Scene| {
-        crate::plan::has_pods(&validate(&scene.observed().inference).unwrap(), &scene.observed())
+        crate::plan::revision::has_pods(&validate(&scene.observed().inference).unwrap(), &scene.observed())
     };
     assert!(has_pods(&scene));
     scene.observe(|observed| observed.older.clear());

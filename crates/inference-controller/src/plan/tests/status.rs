@@ -60,7 +60,7 @@ fn the_first_status_waits_until_there_is_something_to_say_and_its_phase_has_a_ti
     let wait = plan.requeue_after.unwrap();
     assert!(wait <= std::time::Duration::from_secs(2), "{wait:?}");
 
-    let since = plan.facts.into_iter().map(|fact| (fact, at(100)));
+    let since = plan.facts.into_iter().flatten().map(|fact| (fact, at(100)));
     scene.observe(|observed| observed.facts = since.collect());
     let plan = scene.plan_with(&defaults(&[]), at(102));
     let status = plan.status;
@@ -68,7 +68,7 @@ fn the_first_status_waits_until_there_is_something_to_say_and_its_phase_has_a_ti
     assert_eq!(status.observed_generation, 1);
 
     // As `FactTimes` does it, and the write has failed.
-    scene.observe(|observed| observed.facts.retain(|fact, _| plan.facts.contains(fact)));
+    scene.observe(|observed| observed.facts.retain(|fact, _| plan.facts.as_ref().unwrap().contains(fact)));
     let soon = at(102) + jiff::SignedDuration::from_millis(5);
     let again = scene.plan_with(&defaults(&[]), soon).status;
     assert_eq!(again.observed_generation, 1, "it is tried again without another wait");
@@ -161,7 +161,11 @@ fn a_change_of_measured_numbers_is_written_after_ten_seconds_and_other_changes_a
     let seen = |scene: &Scene, seconds| {
         let plan = scene.plan_with(&defaults(&[]), at(seconds));
         let message = condition(&plan.status, conditions::SCHEDULED).2;
-        (message[message.len() - 1..].to_owned(), plan.facts, plan.requeue_after.map(|wait| wait.as_secs()))
+        (
+            message[message.len() - 1..].to_owned(),
+            plan.facts.unwrap(),
+            plan.requeue_after.map(|wait| wait.as_secs()),
+        )
     };
     let (number, measured, wait) = seen(&scene, 0);
     assert_eq!((&*number, measured.len(), wait), ("1", 1, Some(10)));
@@ -170,7 +174,7 @@ fn a_change_of_measured_numbers_is_written_after_ten_seconds_and_other_changes_a
     assert_eq!(seen(&scene, 10), ("2".into(), measured, Some(30)));
 
     // As `FactTimes` does it, and the write has failed.
-    let noted = scene.plan_with(&defaults(&[]), at(10)).facts;
+    let noted = scene.plan_with(&defaults(&[]), at(10)).facts.unwrap();
     scene.observe(|observed| observed.facts.retain(|fact, _| noted.contains(fact)));
     assert_eq!(seen(&scene, 11).0, "2", "it is tried again without another wait");
 
@@ -190,7 +194,7 @@ fn a_change_of_measured_numbers_is_written_after_ten_seconds_and_other_changes_a
     free(&mut scene, 4);
     assert_eq!(reason(&scene.plan().status, conditions::SCHEDULED).1, reasons::INSUFFICIENT_GPU);
     scene.observe(|observed| observed.capacities = None);
-    assert!(scene.plan().facts.is_empty(), "another message is no measured number");
+    assert!(scene.plan().facts.unwrap().is_empty(), "another message is no measured number");
 }
 
 #[test]

@@ -6,11 +6,15 @@ use k8s_openapi::{
 };
 use workload::{deployment::RenderedDeployment, revision::Revision};
 
-use super::{
-    metadata::{metadata, selector},
-    rollout::Strategy,
+use crate::{
+    names,
+    observe::Observed,
+    plan::{
+        metadata::{metadata, selector},
+        rollout::Strategy,
+    },
+    validate::ValidInference,
 };
-use crate::{names, validate::ValidInference};
 
 /// Disables the Deployment's deadline. A model may load for hours; `spec.warmupTimeoutSeconds` limits the warm-up instead.
 const NO_DEADLINE: i32 = i32::MAX;
@@ -20,9 +24,10 @@ const REVISIONS_KEPT: i32 = 3;
 pub(super) fn deployment(
     valid: &ValidInference,
     revision: &Revision<'_>,
+    observed: &Observed,
     strategy: Strategy,
-    planned_on: Option<String>,
 ) -> RenderedDeployment {
+    let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
     let (surge, unavailable) = match strategy {
         Strategy::Surge => (1, 0),
         Strategy::Replace => (0, 1),

@@ -13,7 +13,7 @@ use runtime::cache::Cache;
 use scaling::history::History;
 use workload::time::elapsed;
 
-use crate::MEASURED_EVERY;
+use crate::{MEASURED_EVERY, load::PoolLoad};
 
 /// Tokens per minute are measured over this time.
 const RATE_OVER: Duration = Duration::from_secs(60);
@@ -58,24 +58,6 @@ pub(crate) struct TokenRate {
     /// When the same counts give another rate: the first one, or a smaller one because nothing more was used. `None`: only
     /// with other counts.
     pub(crate) changes_in: Option<Duration>,
-}
-
-/// What is measured of a pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct PoolLoad {
-    pub(crate) queued: u64,
-    pub(crate) busy: u32,
-    /// Workers whose load is not known.
-    pub(crate) unknown: u32,
-    pub(crate) tokens: u64,
-    /// Sum of hashes of the workers with a fault of checkpoints, and of the fault.
-    pub(crate) unsaved: u64,
-    /// When any of them was last saved.
-    pub(crate) saved: u64,
-    /// Workers without state that have found a saved one.
-    pub(crate) replaceable: u32,
-    /// Sum of the saved states that each worker has found.
-    pub(crate) waiting: u64,
 }
 
 impl Pools {
@@ -233,6 +215,24 @@ mod tests {
         assert_eq!(rate(&[("a", 600_100)], 30), Some(200));
         // The monitor of another pod is reached again.
         assert_eq!(rate(&[("a", 600_100), ("b", 900_000)], 60), Some(100));
+    }
+
+    /// After a refusal a reconcile observes twice.
+    #[test]
+    fn a_second_observation_at_the_same_time_changes_nothing() {
+        let pools = Pools::default();
+        let observe = |tokens: u64, seconds: i64| {
+            let observation =
+                Observation { at: at(seconds), load: PoolLoad { tokens, ..PoolLoad::default() } };
+            let pool = pools.record("coder", observation);
+            let rate = pools.rate("coder", [("a", tokens)].into_iter(), at(seconds));
+            (pool.first_observed, pool.last, rate)
+        };
+        for (tokens, seconds) in [(1_000, 0), (1_300, 30), (1_300, 60)] {
+            assert_eq!(observe(tokens, seconds), observe(tokens, seconds), "{seconds}");
+        }
+        assert_eq!(observe(1_300, 60).2, measured(300));
+        assert_eq!(pools.lock()["coder"].totals.len(), 3);
     }
 
     #[test]

@@ -19,14 +19,14 @@ use workload::{
     time::remaining,
 };
 
-use super::{
-    pod::{LOADER, MONITOR, WORKER},
-    readiness::{Readiness, is_ready, readiness},
-    revision::{Seen, seen},
-};
 use crate::{
-    monitors::WorkerLoad,
+    load::WorkerLoad,
+    names::{LOADER, MONITOR, WORKER},
     observe::Observed,
+    plan::{
+        readiness::{Readiness, is_ready, readiness},
+        revision::{Seen, seen},
+    },
     validate::{Checkpoint, Storage, ValidDispatcher, Workers},
 };
 

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use super::metadata::metadata;
 use crate::{
     engine::MODEL_PATH,
     names,
+    plan::metadata::metadata,
     validate::{Source, ValidInference},
 };
 

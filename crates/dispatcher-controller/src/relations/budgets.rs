@@ -18,6 +18,8 @@ use runtime::{
 };
 use serde::Deserialize;
 
+use super::namespace_of;
+
 /// One budget, without its status, which changes with every pod.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = PodDisruptionBudget)]
@@ -59,11 +61,6 @@ impl Budgets {
         let keys = self.others.of_key(&Key::new(namespace, ""));
         keys.iter().filter_map(|key| self.all.get(key)).collect()
     }
-}
-
-/// A key without a name stands for the namespace.
-pub(crate) fn namespace_of<K: Resource>(object: &K) -> Key {
-    Key::new(object.meta().namespace.as_deref().unwrap_or_default(), "")
 }
 
 impl BudgetView {

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use runtime::cache::Cache;
 use workload::{pod::PodView, time::elapsed};
 
-use crate::{revisions::Revision, tokens::message_of};
+use super::{revisions::Revision, tokens::message_of};
 
 /// A reconcile follows at once. The longer time covers failed writes of the status.
 const KEPT_FOR: Duration = Duration::from_secs(60);

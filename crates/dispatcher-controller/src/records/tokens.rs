@@ -19,10 +19,8 @@ use jiff::Timestamp;
 use runtime::{cache::Cache, conditions::whole_seconds};
 use workload::{container::last_end, pod::PodView, time::elapsed};
 
-use crate::{
-    plan::MONITOR,
-    revisions::{Revision, Revisions},
-};
+use super::revisions::{Revision, Revisions};
+use crate::names::MONITOR;
 
 /// Longer than the time after which a silent watch is detected.
 const LISTED_FOR: Duration = Duration::from_secs(120);
@@ -317,7 +315,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::{
-        revisions::tests::Caches,
+        records::revisions::tests::Caches,
         tests::{at, pod},
     };
 

@@ -7,11 +7,16 @@ use k8s_openapi::{
 use serde_json::Value;
 use workload::revision::Revision;
 
-use super::{
-    metadata::{metadata, selector},
-    revision::engine_of,
+use crate::{
+    engine::HTTP_PORT,
+    names,
+    observe::Observed,
+    plan::{
+        metadata::{metadata, selector},
+        revision::engine_of,
+    },
+    validate::ValidInference,
 };
-use crate::{engine::HTTP_PORT, names, observe::Observed, validate::ValidInference};
 
 pub(super) fn service(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Service {
     Service {
@@ -58,6 +63,6 @@ fn ports(template: &Value) -> Vec<ServicePort> {
 }
 
 /// The URL of the Service inside the cluster.
-pub(super) fn url(valid: &ValidInference) -> String {
+pub(in crate::plan) fn url(valid: &ValidInference) -> String {
     format!("http://{}.{}.svc:{HTTP_PORT}", names::service(&valid.name), valid.namespace)
 }

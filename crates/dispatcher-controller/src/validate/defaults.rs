@@ -5,13 +5,17 @@ use std::time::Duration;
 use api::{aidispatcher::Role, monitor::variables};
 use serde_json::Value;
 
-use super::pod::{LOADER, WORKER};
-use crate::{DispatcherArgs, monitors, prometheus};
+use super::OwnAccount;
+use crate::{
+    DispatcherArgs, monitors,
+    names::{LOADER, WORKER},
+    prometheus,
+};
 
 /// Defaults for newly rendered pods, and options of the process.
 #[derive(Clone, Debug)]
 pub(crate) struct Defaults {
-    pub(super) monitor_image: String,
+    pub(crate) monitor_image: String,
     coder_image: Option<String>,
     reviewer_image: Option<String>,
     planner_image: Option<String>,
@@ -19,11 +23,13 @@ pub(crate) struct Defaults {
     pub(crate) memory_secret: Option<String>,
     /// Load that is older is not used.
     pub(crate) load_max_age: Duration,
-    pub(super) checkpoint_seconds: u32,
+    pub(crate) checkpoint_seconds: u32,
     /// After which Kubernetes deletes a pod on a lost node.
-    pub(super) lost_node_seconds: i64,
+    pub(crate) lost_node_seconds: i64,
     /// When to retry after a refusal. The deletion of a foreign object or a change of a quota or policy causes no watched event.
-    pub(super) refusal_retry: Duration,
+    pub(crate) refusal_retry: Duration,
+    /// That of this process, which no worker may use.
+    pub(crate) own_account: OwnAccount,
 }
 
 impl Defaults {
@@ -38,8 +44,8 @@ impl Defaults {
             prometheus_url,
             checkpoint_seconds,
             node_failure_seconds,
-            own_service_account: _,
-            own_namespace: _,
+            own_service_account,
+            own_namespace,
         } = args;
         Self {
             monitor_image,
@@ -52,6 +58,7 @@ impl Defaults {
             checkpoint_seconds,
             lost_node_seconds: i64::from(node_failure_seconds),
             refusal_retry,
+            own_account: OwnAccount(own_namespace.zip(own_service_account)),
         }
     }
 

@@ -9,8 +9,12 @@ use k8s_openapi::{
     },
 };
 
-use super::metadata::{metadata, selector};
-use crate::{names, observe::Observed, validate::ValidInference};
+use crate::{
+    names,
+    observe::Observed,
+    plan::metadata::{metadata, selector},
+    validate::ValidInference,
+};
 
 pub(super) fn pod_disruption_budget(valid: &ValidInference) -> Option<PodDisruptionBudget> {
     (valid.replicas > 1).then(|| PodDisruptionBudget {
@@ -30,7 +34,10 @@ pub(super) fn pod_disruption_budget(valid: &ValidInference) -> Option<PodDisrupt
 }
 
 /// The budget to delete after scaling down to one replica or none; only its metadata is set.
-pub(super) fn superfluous(valid: &ValidInference, observed: &Observed) -> Option<PodDisruptionBudget> {
+pub(in crate::plan) fn superfluous(
+    valid: &ValidInference,
+    observed: &Observed,
+) -> Option<PodDisruptionBudget> {
     let is_deleted = |budget: &ObjectMeta| budget.deletion_timestamp.is_some();
     let metadata = observed.budget.clone().filter(|budget| valid.replicas <= 1 && !is_deleted(budget))?;
     Some(PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() })

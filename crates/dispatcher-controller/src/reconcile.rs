@@ -1,0 +1,57 @@
+//! One reconcile of an AIDispatcher, as `runtime::reconcile` plays it.
+
+use std::sync::Arc;
+
+use api::aidispatcher::AIDispatcher;
+use jiff::Timestamp;
+use runtime::{
+    apply::ApplyError,
+    reconcile::{Applied, Confirmation, Decision, Reconciler},
+    refusal::Refusal,
+};
+
+use crate::{
+    Context,
+    apply::apply,
+    observe::{Observed, observe},
+    plan::{self, Doubt, Plan, decision},
+};
+
+/// Without a finalizer: the garbage collector deletes the Deployment, and its pods save the state of their workers before they
+/// end.
+impl Reconciler for Context {
+    type Root = AIDispatcher;
+    type Observed = Observed;
+    type Plan = Plan;
+    type Doubt = Doubt;
+
+    fn observe(&self, dispatcher: Arc<AIDispatcher>, now: Timestamp) -> Observed {
+        observe(self, dispatcher, now)
+    }
+
+    fn plan(&self, observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
+        decision(observed, &self.defaults, now)
+    }
+
+    async fn confirm(&self, doubt: Doubt, observed: &mut Observed) -> Result<Confirmation, ApplyError> {
+        match doubt {
+            Doubt::Outdated => {
+                observed.is_newest = self.writer.is_newest(&self.dispatchers, &observed.dispatcher).await?;
+                Ok(Confirmation::of_newest(observed.is_newest))
+            }
+        }
+    }
+
+    async fn apply(
+        &self,
+        dispatcher: &AIDispatcher,
+        plan: &Plan,
+        now: Timestamp,
+    ) -> Result<Applied, ApplyError> {
+        apply(self, dispatcher, plan, now).await
+    }
+
+    fn refused(&self, refusal: &Refusal, plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
+        plan::refused(refusal, plan, observed, &self.defaults, now)
+    }
+}

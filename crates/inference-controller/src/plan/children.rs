@@ -1,0 +1,45 @@
+//! The children, one file for each. Pure.
+
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use serde::Serialize;
+use workload::{deployment::RenderedDeployment, revision::Revision};
+
+use super::rollout::Strategy;
+use crate::{observe::Observed, validate::ValidInference};
+
+mod config_map;
+mod deployment;
+pub(super) mod pod_disruption_budget;
+pub(super) mod service;
+
+/// The desired state of a child.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) enum Child {
+    ConfigMap(Box<ConfigMap>),
+    Deployment(Box<RenderedDeployment>),
+    Service(Box<Service>),
+    PodDisruptionBudget(Box<PodDisruptionBudget>),
+}
+
+/// In the order in which they are applied.
+pub(super) fn children(
+    valid: &ValidInference,
+    revision: &Revision<'_>,
+    observed: &Observed,
+    strategy: Strategy,
+) -> Vec<Child> {
+    let config_map = config_map::config_map(valid);
+    let deployment = deployment::deployment(valid, revision, observed, strategy);
+    let service = service::service(valid, revision, observed);
+    let mut children = vec![
+        Child::ConfigMap(Box::new(config_map)),
+        Child::Deployment(Box::new(deployment)),
+        Child::Service(Box::new(service)),
+    ];
+    let budget = pod_disruption_budget::pod_disruption_budget(valid);
+    children.extend(budget.map(|budget| Child::PodDisruptionBudget(Box::new(budget))));
+    children
+}

@@ -1,0 +1,138 @@
+//! Pods that leave lost nodes, in whole plans.
+
+use runtime::reconcile::Decision;
+use workload::{
+    node::{LossKind, NodeLoss},
+    stranded::Nodes,
+};
+
+use super::*;
+use crate::plan::{Doubt, decide, report};
+
+/// Two replicas; gpu-1, the node of pod b, has been unreachable for so long.
+fn scene(for_seconds: i64) -> Scene {
+    let mut scene = Scene::ready(2);
+    scene.pods(&["{name: a, ready: true, node: gpu-0}", "{name: b, ready: true, node: gpu-1}"]);
+    scene.write_status();
+    let (since, reported) = (at(-for_seconds), at(-for_seconds));
+    let lost = NodeLoss { kind: LossKind::Unreachable, since, reported };
+    scene.observe(|observed| {
+        observed.nodes =
+            Nodes { lost: [("gpu-1".to_owned(), lost)].into(), down: 1, all: 4, is_stale: false };
+    });
+    scene
+}
+
+fn allow(scene: &mut Scene, pods: &[&str], requeue_after: Option<Duration>) {
+    let pods = pods.iter().map(|&pod| pod.to_owned()).collect();
+    scene.observe(|observed| observed.allowance = Some(Allowance { pods, requeue_after }));
+}
+
+fn decided(scene: &Scene) -> Result<Plan, Doubt> {
+    match decide(&scene.observed(), &defaults(&[]), at(0)) {
+        Decision::Plan(plan) => Ok(plan),
+        Decision::Doubt(doubt) => Err(doubt),
+        Decision::Later(wait) => panic!("later: {wait:?}"),
+    }
+}
+
+fn deleted(plan: &Plan) -> Vec<&str> {
+    plan.deletions.iter().filter_map(|deletion| deletion.pod.metadata.name.as_deref()).collect()
+}
+
+fn migrated(plan: &Plan) -> Vec<&str> {
+    plan.status.migrations.iter().map(|migration| &*migration.pod).collect()
+}
+
+#[test]
+fn a_plan_deletes_the_pod_on_a_lost_node_and_describes_the_state_after_that() {
+    let mut scene = scene(30);
+    allow(&mut scene, &["b"], None);
+    let mut plan = decided(&scene).unwrap();
+    // The children have a snapshot of their own.
+    assert_eq!(plan.children.len(), 4);
+    plan.children.clear();
+    plan.unless_deleted.as_mut().unwrap().children.clear();
+    insta::assert_yaml_snapshot!(plan);
+}
+
+#[test]
+fn the_pace_is_asked_only_for_pods_whose_time_has_come() {
+    assert!(decided(&scene(29)).unwrap().deletions.is_empty());
+    assert_eq!(decided(&scene(30)).unwrap_err(), Doubt::Pace { due: vec!["b".to_owned()], now: at(0) });
+    let mut behind = scene(30);
+    behind.observe(|observed| observed.deployment.as_mut().unwrap().generation = Some("9".into()));
+    assert_eq!(decided(&behind).unwrap_err(), Doubt::Object, "nothing is granted on what may be out of date");
+}
+
+#[test]
+fn a_pod_that_the_pace_does_not_allow_yet_is_kept_and_looked_at_again() {
+    let mut scene = scene(30);
+    allow(&mut scene, &[], Some(Duration::from_secs(7)));
+    let plan = decided(&scene).unwrap();
+    assert_eq!((deleted(&plan), plan.unless_deleted.is_none()), (vec![], true));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(7)));
+}
+
+#[test]
+fn an_invalid_spec_keeps_no_pod_on_a_lost_node() {
+    let mut scene = scene(30);
+    scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
+    allow(&mut scene, &["b"], None);
+    let plan = decided(&scene).unwrap();
+    assert_eq!((deleted(&plan), migrated(&plan)), (vec!["b"], vec!["b"]));
+    assert_eq!(reason_of(&plan, conditions::ACCEPTED), ("False", reasons::INVALID_SPEC));
+    assert!(plan.children.is_empty() && plan.facts.is_none());
+}
+
+#[test]
+fn without_the_deletion_the_status_reports_no_migration() {
+    let mut scene = scene(30);
+    allow(&mut scene, &["b"], None);
+    let plan = decided(&scene).unwrap();
+    assert_eq!(migrated(&plan), ["b"]);
+    let kept = plan.unless_deleted.as_deref().unwrap();
+    assert_eq!((kept.deletions.len(), migrated(kept), kept.status.replicas), (0, vec![], 2));
+    assert_eq!(kept.children.len(), 4, "a failed deletion keeps no child from being applied");
+}
+
+#[test]
+fn a_refused_deletion_is_reported_and_retried_after_a_minute() {
+    let mut scene = scene(30);
+    allow(&mut scene, &["b"], None);
+    let plan = decided(&scene).unwrap();
+    // As it is observed then: nothing was granted for this observation.
+    scene.observe(|observed| observed.allowance = None);
+    let denied = Refusal::Denied("no".into());
+    let reported = report(&denied, &plan, &scene.observed(), &defaults(&[]), at(0));
+    assert_eq!(reason_of(&reported, conditions::READY), ("False", reasons::DENIED));
+    assert_eq!((deleted(&reported), migrated(&reported)), (vec![], vec![]));
+    assert_eq!(reported.requeue_after, Some(Duration::from_secs(60)));
+    assert_eq!(reported.facts, None, "those that the refused plan has noted stay");
+
+    scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
+    let reported = report(&denied, &plan, &scene.observed(), &defaults(&[]), at(0));
+    assert_eq!(reason_of(&reported, conditions::READY), ("False", reasons::INVALID_SPEC));
+    assert_eq!(reported.requeue_after, Some(Duration::from_secs(60)));
+}
+
+#[test]
+fn a_revision_whose_last_pod_is_deleted_is_gone() {
+    let mut scene = scene(30);
+    scene.roll();
+    scene.pods(&["{name: c, ready: true, node: gpu-2}"]);
+    let nodes = scene.observed().nodes;
+    scene.observe(|observed| {
+        observed.older[0].pods.retain(|pod| pod.name() == "b");
+        observed.crashes = [("b".to_owned(), Crash::Unread), ("c".to_owned(), Crash::Unread)].into();
+        observed.nodes = nodes;
+    });
+    let observed = scene.observed();
+    allow(&mut scene, &["b"], None);
+    let plan = decided(&scene).unwrap();
+    let left = observed.without(plan.deletions.iter().map(super::super::PodDeletion::record));
+    assert!(left.older.is_empty());
+    assert_eq!(left.pods().map(|pod| pod.name()).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(left.crashes.keys().collect::<Vec<_>>(), ["c"]);
+    assert_eq!(left.unrecorded.iter().map(|migration| &*migration.pod).collect::<Vec<_>>(), ["b"]);
+}

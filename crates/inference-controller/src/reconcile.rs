@@ -1,0 +1,61 @@
+//! What the life of a reconcile asks of this controller.
+
+use std::sync::Arc;
+
+use api::aiinference::AIInference;
+use jiff::Timestamp;
+use runtime::{
+    apply::ApplyError,
+    reconcile::{Applied, Confirmation, Decision, Reconciler},
+    refusal::Refusal,
+};
+
+use crate::{
+    Context,
+    apply::apply,
+    observe::{Observed, count_managed, observe},
+    plan::{Doubt, Plan, decide, report},
+};
+
+/// Without a finalizer: the garbage collector deletes the children of a deleted object.
+impl Reconciler for Context {
+    type Root = AIInference;
+    type Observed = Observed;
+    type Plan = Plan;
+    type Doubt = Doubt;
+
+    fn observe(&self, inference: Arc<AIInference>, now: Timestamp) -> Observed {
+        observe(self, inference, now)
+    }
+
+    fn plan(&self, observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
+        decide(observed, &self.defaults, now)
+    }
+
+    async fn confirm(&self, doubt: Doubt, observed: &mut Observed) -> Result<Confirmation, ApplyError> {
+        match doubt {
+            Doubt::Object => {
+                observed.is_newest = self.writer.is_newest(&self.inferences, &observed.inference).await?;
+                Ok(Confirmation::of_newest(observed.is_newest))
+            }
+            Doubt::Pace { due, now } => {
+                let due: Vec<&str> = due.iter().map(String::as_str).collect();
+                observed.allowance = Some(self.pace.allow(&due, || count_managed(&self.pods), now));
+                Ok(Confirmation::Confirmed)
+            }
+        }
+    }
+
+    async fn apply(
+        &self,
+        inference: &AIInference,
+        plan: &Plan,
+        now: Timestamp,
+    ) -> Result<Applied, ApplyError> {
+        apply(self, inference, plan, now).await
+    }
+
+    fn refused(&self, refusal: &Refusal, plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
+        report(refusal, &plan, observed, &self.defaults, now)
+    }
+}
