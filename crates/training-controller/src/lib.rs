@@ -30,11 +30,12 @@
 //! - `progress/losses.rs`: how many logged steps in a row had a loss that trains nothing.
 //! - `agents.rs`: how busy the GPUs of a job are, as metrics agents report it.
 //! - `job_view.rs`, `volume_snapshot.rs`: views of Jobs and VolumeSnapshots.
-//! - `late_watch.rs`: asks the API server for what a watch may not show.
+//! - `reconcile.rs`: what `runtime::reconcile` calls, and what the API server is asked in doubt.
 //! - `names.rs`: names of children.
 //!
 //! Files of `plan`:
 //!
+//! - `doubts.rs`: what a plan rests on and a watch may not show.
 //! - `stage.rs`: where a job is in its life.
 //! - `stage/checks.rs`: what ends an attempt that runs.
 //! - `begin.rs`: begins an attempt.
@@ -59,6 +60,7 @@
 //! - `status.rs`: the status.
 //! - `events.rs`: events.
 //! - `held_back.rs`: holds back a status that differs only in details and has not lasted.
+//! - `refused.rs`: the plan after the API server has refused a write.
 //! - `reduced.rs`: the status that is written if the API server refuses the whole status.
 
 #![forbid(unsafe_code)]
@@ -71,22 +73,20 @@ use api::{
     trainingjob::{Device, TrainingJob},
 };
 use clap::Parser;
-use jiff::Timestamp;
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{PersistentVolumeClaim, Pod, Service},
 };
-use kube::Resource as _;
 use metrics_client::args::AgentsArgs;
 use runtime::{
-    apply::{ApplyError, Writer},
+    apply::Writer,
     args::RuntimeArgs,
-    cache::{Cache, Key},
+    cache::Cache,
     cached_child::{CachedChild, Metadata},
     children::Children,
-    controller::Next,
     events::Recorder,
     process::{Identity, Process, Started},
+    reconcile::reconcile,
     relations::Referrers,
 };
 use workload::{
@@ -99,18 +99,12 @@ use workload::{
 
 use crate::{
     agents::Agents,
-    apply::{Applied, apply},
     job_view::JobView,
-    late_watch::{LATE_WATCH_RETRY, are_pods_seen, hidden_pods, missing_attempt, starts_again},
     observe::{
         claim_keys, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
-        keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, reason_of_pod,
-        track_losses,
+        keys_of_job_event, keys_of_snapshot, keys_on_lost, reason_of_pod, track_losses,
     },
-    plan::{
-        Defaults, has_finalizer, has_stopped, held_back, labels_of_attempt, needs_snapshot, plan, refused,
-        rejected, retire,
-    },
+    plan::{Defaults, needs_snapshot},
     progress::Progress,
     validate::{OwnAccount, validate},
     volume_snapshot::VolumeSnapshot,
@@ -120,12 +114,12 @@ use crate::{
 mod agents;
 mod apply;
 mod job_view;
-mod late_watch;
 mod metrics;
 mod names;
 mod observe;
 mod plan;
 mod progress;
+mod reconcile;
 mod resume;
 mod swift;
 mod validate;
@@ -306,85 +300,8 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
     let controller = controller.beside(ctx.agents.running(&ctx.pods));
     process.control(controller, move |job, now| {
         let ctx = Arc::clone(&ctx);
-        async move { reconcile(&ctx, job, now).await }
+        async move { reconcile(&*ctx, job, now).await }
     })
-}
-
-/// Observes, validates, plans, applies.
-async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Result<Next, ApplyError> {
-    if job.metadata.deletion_timestamp.is_some() {
-        ctx.progress.forget(job.metadata.uid.as_deref().unwrap_or_default());
-        // The garbage collector deletes the children; applying them now would create them again.
-        return if has_finalizer(&job) { retire_output(ctx, job, now).await } else { Ok(Next::Done) };
-    }
-    let mut observed = observe(ctx, Arc::clone(&job), now);
-    if let Some((missing, number)) = missing_attempt(&observed) {
-        let owner = job.controller_owner_ref(&()).unwrap_or_default();
-        // The watch of Jobs is late, or does not see it without its labels. An attempt that runs must not be taken for one
-        // that was deleted.
-        match ctx
-            .jobs
-            .find(
-                &missing,
-                &owner,
-                &labels_of_attempt(job.metadata.name.as_deref().unwrap_or_default(), number),
-            )
-            .await
-        {
-            Ok(true) => return Ok(Next::After(LATE_WATCH_RETRY)),
-            // One of its name that belongs to another object is not the attempt.
-            Ok(false) | Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    if lacks_evidence(&observed) {
-        // Without the pod that has failed, a failure would be taken for an interruption.
-        if !are_pods_seen(ctx, &job).await? {
-            return Ok(Next::After(LATE_WATCH_RETRY));
-        }
-        let hidden = hidden_pods(ctx, &job, &observed).await?;
-        observed.pods.extend(hidden);
-        observed.pods_are_newest = true;
-    }
-    let valid = validate(&job).and_then(|valid| ctx.own_account.is_not_used_by(valid));
-    let planned = match &valid {
-        Ok(valid) => held_back(plan(valid, &observed, &ctx.defaults, now), &observed, now),
-        Err(invalid) => rejected(invalid, &observed, now),
-    };
-    if starts_again(&job, &planned) {
-        let are_seen = observed.pods_are_newest || are_pods_seen(ctx, &job).await?;
-        if !are_seen || hidden_pods(ctx, &job, &observed).await?.iter().any(|pod| !has_stopped(pod)) {
-            return Ok(Next::After(LATE_WATCH_RETRY));
-        }
-    }
-    let applied = match apply(ctx, &job, &planned, now).await? {
-        Applied::Refused(refusal) => {
-            let planned = refused(&refusal, planned, &observed, &ctx.defaults, now);
-            apply(ctx, &job, &planned, now).await?
-        }
-        done @ Applied::All { .. } => done,
-    };
-    Ok(match applied {
-        Applied::All { requeue_after: Some(wait) } => Next::After(wait),
-        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
-    })
-}
-
-/// The TrainingJob is being deleted, and its output not kept as it is.
-async fn retire_output(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Result<Next, ApplyError> {
-    let namespace = job.metadata.namespace.clone().unwrap_or_default();
-    let [name, uid] = [&job.metadata.name, &job.metadata.uid].map(|text| text.clone().unwrap_or_default());
-    let claim = Key::new(&namespace, &names::claim(&name));
-    if ctx.claims.get(&claim).is_none() && !ctx.claims.is_not_listed(&claim).await? {
-        // The watch of claims is late.
-        return Ok(Next::After(LATE_WATCH_RETRY));
-    }
-    let claim = ctx.claims.get(&claim);
-    let snapshot = ctx.snapshots.get(&Key::new(&namespace, &names::snapshot(&name, &uid)));
-    let observed = observe(ctx, Arc::clone(&job), now);
-    let retirement = retire(&observed, claim.as_deref(), snapshot.as_deref(), now);
-    let wait = apply::retire(ctx, &job, retirement, now).await?;
-    Ok(wait.map_or(Next::Done, Next::After))
 }
 
 #[cfg(test)]

@@ -54,8 +54,6 @@ pub(crate) struct Observed {
     pub(crate) upload_check: Option<Arc<JobView>>,
     /// Pods of all its Jobs, also of Jobs that are gone and of an earlier TrainingJob of its name.
     pub(crate) pods: Vec<Arc<PodView>>,
-    /// Whether the API server was asked, and has no newer ones.
-    pub(crate) pods_are_newest: bool,
     /// Of its inputs, of its output, and of the recorded results of other jobs.
     pub(crate) claims: Claims,
     /// What it reads of other jobs.
@@ -83,6 +81,31 @@ pub(crate) struct Observed {
     pub(crate) log: Option<LogState>,
     /// Facts of the last plan, and since when each has been true.
     pub(crate) facts: BTreeMap<String, Timestamp>,
+    /// While it is being deleted, the claim that was made for its output, and the snapshot of it.
+    pub(crate) made_claim: Option<Arc<ClaimView>>,
+    pub(crate) snapshot: Option<Arc<VolumeSnapshot>>,
+    /// What the API server was asked.
+    pub(crate) confirmed: BTreeSet<Doubt>,
+}
+
+/// What a plan rests on and the caches may not show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Doubt {
+    /// The Job of this attempt is not seen, and the status says that the attempt runs.
+    MissingAttempt(i32),
+    /// The Job of an attempt is over, and no pod is seen that shows how.
+    UnseenPods,
+    /// All pods that are seen of the last attempt have ended.
+    RunningPods,
+    /// The claim of a job that is being deleted is not seen.
+    MissingClaim,
+}
+
+impl Observed {
+    /// Whether the API server was asked, and has no newer pods.
+    pub(crate) fn has_newest_pods(&self) -> bool {
+        self.confirmed.contains(&Doubt::UnseenPods)
+    }
 }
 
 /// Something that the job waits for, and the jobs that could provide it.
@@ -154,6 +177,11 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         let about = all.iter().filter(|event| event.is_about_object(&job.metadata));
         about.max_by_key(|event| event.last()).map(|event| event.message().to_owned())
     });
+    let is_being_deleted = job.metadata.deletion_timestamp.is_some();
+    let made_claim = is_being_deleted.then(|| ctx.claims.get(&Key::new(namespace, &names::claim(name))));
+    let snapshot =
+        is_being_deleted.then(|| ctx.snapshots.get(&Key::new(namespace, &names::snapshot(name, &uid))));
+    let (made_claim, snapshot) = (made_claim.flatten(), snapshot.flatten());
     let log = ctx.progress.of(&uid, now);
     let gpus = ctx.agents.utilization(pods.iter().filter(|pod| !pod.is_over()).map(AsRef::as_ref));
     let gpu_faults = ctx.agents.faults(pods.iter().map(AsRef::as_ref));
@@ -163,7 +191,6 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         upload,
         upload_check,
         pods,
-        pods_are_newest: false,
         claims,
         dependencies,
         resume,
@@ -178,21 +205,10 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         gpu_faults,
         log,
         facts,
+        made_claim,
+        snapshot,
+        confirmed: BTreeSet::new(),
     }
-}
-
-/// Whether the Job of the attempt that runs is over, and no pod that has ended shows how.
-pub(crate) fn lacks_evidence(observed: &Observed) -> bool {
-    let Some(status) = observed.job.status.as_ref().filter(|_| !has_ended(&observed.job)) else {
-        return false;
-    };
-    let Some((number, job)) = observed.attempts.last_key_value() else { return false };
-    let is_over = job.is_finished() && *number > status.ended_attempts;
-    let has_ended = |pod: &PodView| {
-        let mut containers = pod.containers.iter();
-        pod.phase == "Failed" || containers.any(|container| container.state.terminated.is_some())
-    };
-    is_over && !observed.pods.iter().any(|pod| is_pod_of(pod, job) && has_ended(pod))
 }
 
 /// The name of the Job that controls a pod.

@@ -9,7 +9,7 @@ use api::{
 use runtime::conditions::whole_seconds;
 
 use super::{
-    Child, Deletion, Plan, Scene,
+    Child, Deletion, Run, Scene,
     attempt_job::{self, Inputs},
     avoid, claim, conditions,
     dependencies::{self, Dependencies},
@@ -28,7 +28,7 @@ const KEPT_JOBS: i32 = 5;
 const CLAIM_RETRY: Duration = Duration::from_secs(10);
 
 impl Scene<'_> {
-    pub(super) fn due(&self, number: i32) -> Plan {
+    pub(super) fn due(&self, number: i32) -> Run {
         let stage = Stage::Due { attempt: number };
         let records = match &self.dependencies {
             Dependencies::None => Vec::new(),
@@ -44,7 +44,7 @@ impl Scene<'_> {
             }
             // The pods of another job wake up no reconcile of this one.
             Dependencies::NotReady { .. } if self.valid.resume_from.is_some() => {
-                return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
+                return Run { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
             }
             Dependencies::NotReady { .. } | Dependencies::Ambiguous(_) => return self.waiting(&stage),
         };
@@ -66,10 +66,10 @@ impl Scene<'_> {
             let assessment =
                 conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, obstacle);
             let plan = noted(self.observed, written, assessment, self.now);
-            return Plan { requeue_after: Some(Duration::ZERO), ..plan };
+            return Run { requeue_after: Some(Duration::ZERO), ..plan };
         }
         if conditions::obstacle(self.valid, self.observed).is_some() {
-            return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
+            return Run { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
         }
         match self.unchecked_upload(number, &written) {
             Some(upload) => self.checking(upload, written),
@@ -77,7 +77,7 @@ impl Scene<'_> {
         }
     }
 
-    fn begin(&self, number: i32, written: TrainingJobStatus) -> Plan {
+    fn begin(&self, number: i32, written: TrainingJobStatus) -> Run {
         if let Some(invalid) = &self.valid.refused {
             let assessment = conditions::of_invalid(invalid, self.observed);
             return noted(self.observed, written, assessment, self.now);

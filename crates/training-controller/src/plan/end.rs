@@ -9,7 +9,7 @@ use api::{
 use runtime::conditions::whole_seconds;
 
 use super::{
-    Plan, Scene, avoid, conditions, events,
+    Run, Scene, avoid, conditions, events,
     failure::{self, Class, Failure, History},
     noted,
     retry::{self, Next},
@@ -28,7 +28,7 @@ pub(super) fn trained(status: &TrainingJobStatus) -> String {
 
 impl Scene<'_> {
     /// The end of an attempt is written before anything is made or deleted because of it.
-    pub(super) fn ended(&self, attempt: &Attempt<'_>, end: End) -> Plan {
+    pub(super) fn ended(&self, attempt: &Attempt<'_>, end: End) -> Run {
         let mut written = status::base(self.observed);
         let plan = match end {
             End::Succeeded => self.succeeded(attempt, written),
@@ -69,7 +69,7 @@ impl Scene<'_> {
                 self.failed(attempt, failure, written, streaks, next)
             }
         };
-        Plan { requeue_after: Some(Duration::ZERO), ..plan }
+        Run { requeue_after: Some(Duration::ZERO), ..plan }
     }
 
     fn streaks(&self, failure: &Failure, written: &TrainingJobStatus) -> Streaks {
@@ -95,7 +95,7 @@ impl Scene<'_> {
         written: TrainingJobStatus,
         streaks: Streaks,
         next: Next,
-    ) -> Plan {
+    ) -> Run {
         let note = events::of_failure(attempt.number, &failure);
         let has_run = failure.exit_code.is_some();
         let is_full = failure.reason == reasons::OUT_OF_SPACE
@@ -159,7 +159,7 @@ impl Scene<'_> {
         Some((folder, self.valid.output.claim.name()))
     }
 
-    fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Plan {
+    fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Run {
         let message = conditions::rank_zero(attempt).and_then(failure::message_of).unwrap_or_default();
         let mut written = status::ended(written, attempt.number);
         written = status::started(written, self.now);

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use workload::time::remaining;
 
-use super::{Child, Plan};
+use super::{Child, Run};
 use crate::observe::Observed;
 
 /// How long the status may lack a detail.
@@ -21,7 +21,7 @@ pub(crate) const DETAIL_HELD_BACK: &str = "the status lacks a detail";
 const DETAILS: [&str; 3] = [conditions::SCHEDULED, conditions::RUNNING, conditions::RECONCILING];
 
 /// The plan without its status and its events, if these are only details and not due yet.
-pub(crate) fn held_back(mut plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
+pub(super) fn held_back(mut plan: Run, observed: &Observed, now: Timestamp) -> Run {
     let Some(before) = observed.job.status.as_ref() else { return plan };
     // The Service of a gang is compared each time.
     let creates = plan.children.iter().any(|child| !matches!(child, Child::Service(_)));
@@ -33,7 +33,7 @@ pub(crate) fn held_back(mut plan: Plan, observed: &Observed, now: Timestamp) -> 
     let since = observed.facts.get(DETAIL_HELD_BACK).copied().unwrap_or(now);
     let Some(left) = remaining(DETAIL_WAIT, since, now) else { return plan };
     let requeue_after = plan.requeue_after.into_iter().chain([left]).min();
-    Plan { status: before.clone(), events: Vec::new(), requeue_after, ..plan }
+    Run { status: before.clone(), events: Vec::new(), requeue_after, ..plan }
 }
 
 fn differ_at_most_in_details(before: &TrainingJobStatus, after: &TrainingJobStatus) -> bool {
@@ -70,12 +70,12 @@ mod tests {
     };
 
     /// What is planned for a job of this status, of which a detail has been held back since then.
-    fn planned(before: TrainingJobStatus, after: TrainingJobStatus, held_since: Option<i64>) -> Plan {
+    fn planned(before: TrainingJobStatus, after: TrainingJobStatus, held_since: Option<i64>) -> Run {
         let mut observed = observed(job("qwen", "{model: m, dataset: d, method: lora}"));
         std::sync::Arc::make_mut(&mut observed.job).status = Some(before);
         observed.facts.extend(held_since.map(|seconds| (DETAIL_HELD_BACK.to_owned(), at(seconds))));
         let event = Note { severity: Severity::Warning, reason: "Unschedulable", message: String::new() };
-        held_back(Plan { events: vec![event], ..nothing(after) }, &observed, at(10))
+        held_back(Run { events: vec![event], ..nothing(after) }, &observed, at(10))
     }
 
     fn status(phase: Phase, reason: &str) -> TrainingJobStatus {
@@ -141,7 +141,7 @@ mod tests {
             let mut observed = observed(job("qwen", "{model: m, dataset: d, method: lora}"));
             std::sync::Arc::make_mut(&mut observed.job).status = Some(before.clone());
             let after = status(Phase::Pending, "Unschedulable");
-            let plan = held_back(Plan { children: vec![child()], ..nothing(after) }, &observed, at(0));
+            let plan = held_back(Run { children: vec![child()], ..nothing(after) }, &observed, at(0));
             plan.status == before
         };
         assert!(held(|| Child::Service(Box::default())));

@@ -45,7 +45,7 @@ pub(crate) struct Retirement {
     /// Whether the finalizer is removed.
     pub(crate) releases: bool,
     pub(crate) event: Option<Note>,
-    /// What is waited for; it is written, and `event` noted, only if it differs.
+    /// What is waited for, with `event`, if the status does not say so yet.
     pub(crate) status: Option<Box<TrainingJobStatus>>,
     /// For `FactTimes`.
     #[serde(skip)]
@@ -82,17 +82,23 @@ pub(crate) fn needs_snapshot(job: &TrainingJob) -> bool {
     job.spec.output.as_ref().is_some_and(|output| output.retention == Retention::Snapshot)
 }
 
-pub(crate) fn has_finalizer(job: &TrainingJob) -> bool {
+pub(super) fn has_finalizer(job: &TrainingJob) -> bool {
     job.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == labels::OUTPUT_FINALIZER)
 }
 
-/// `claim`: that of the output.
-pub(crate) fn retire(
-    observed: &Observed,
-    claim: Option<&ClaimView>,
-    snapshot: Option<&VolumeSnapshot>,
-    now: Timestamp,
-) -> Retirement {
+/// The plan for a TrainingJob that is being deleted.
+pub(super) fn retire(observed: &Observed, now: Timestamp) -> Retirement {
+    let retirement = retirement(observed, now);
+    match &retirement.status {
+        Some(status) if observed.job.status.as_ref() == Some(&**status) => {
+            Retirement { status: None, event: None, ..retirement }
+        }
+        Some(_) | None => retirement,
+    }
+}
+
+fn retirement(observed: &Observed, now: Timestamp) -> Retirement {
+    let (claim, snapshot) = (observed.made_claim.as_deref(), observed.snapshot.as_deref());
     let job = &observed.job;
     let output = job.spec.output.clone().unwrap_or_default();
     let Some(claim) = claim.filter(|_| needs_finalizer(job)) else { return released(None) };
@@ -102,7 +108,7 @@ pub(crate) fn retire(
             "PersistentVolumeClaim {claim_name} stays, because {why}; delete it by hand if its data is not needed"
         ))));
     }
-    let waits = |awaited, more| waits(observed, claim_name, snapshot, awaited, more, now);
+    let waits = |awaited, more| waits(observed, claim_name, awaited, more, now);
     let owed = owed(observed);
     let upload = match &owed {
         // It goes on while the rest ends.
@@ -227,14 +233,7 @@ fn longest_grace(pods: &[&PodView]) -> Duration {
 }
 
 /// Waits, or gives up and keeps the claim. A change of what is waited for wakes the object; the end of its time does not.
-fn waits(
-    observed: &Observed,
-    claim: &str,
-    snapshot: Option<&VolumeSnapshot>,
-    awaited: Awaited,
-    more: Duration,
-    now: Timestamp,
-) -> Retirement {
+fn waits(observed: &Observed, claim: &str, awaited: Awaited, more: Duration, now: Timestamp) -> Retirement {
     let fact = awaited.fact();
     let since = observed.facts.get(&fact).copied().unwrap_or(now);
     let limit = LIMIT.saturating_add(more);
@@ -247,7 +246,7 @@ fn waits(
                 return released(Some(not_uploaded(&observed.job, claim, message)));
             }
             Awaited::Dependents => format!("{count} TrainingJobs read it or wait for it"),
-            Awaited::Snapshot => match snapshot.and_then(VolumeSnapshot::error) {
+            Awaited::Snapshot => match observed.snapshot.as_deref().and_then(VolumeSnapshot::error) {
                 Some(why) => format!("its snapshot is not ready: {why}"),
                 None => "its snapshot is not ready".to_owned(),
             },
@@ -318,8 +317,8 @@ fn lost_pods(observed: &Observed, running: &[&PodView], now: Timestamp) -> (Vec<
     (lost, stranded.requeue_after(&Allowance::default()))
 }
 
-/// The cluster cannot make the snapshot: nothing is deleted.
-pub(crate) fn without_snapshot(why: &str) -> Retirement {
+/// The cluster cannot make the snapshot: nothing is deleted. `why`: in the words of `apply`.
+pub(super) fn without_snapshot(why: &str) -> Retirement {
     released(Some(warning(format!("no snapshot of the output was made, because {why}; its claim stays"))))
 }
 

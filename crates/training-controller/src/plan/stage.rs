@@ -293,7 +293,7 @@ fn unread(attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<
     let has_ended =
         |pod: &PodView| pod.container(TRAINER).is_some_and(|container| container.state.terminated.is_some());
     let pod = verdicts::rank_zero(attempt);
-    let is_seen = pod.is_some_and(has_ended) || observed.pods_are_newest;
+    let is_seen = pod.is_some_and(has_ended) || observed.has_newest_pods();
     let mut logs = observed.log.iter();
     let is_read = !logs.any(|log| log.access == Access::Readable && !log.is_complete);
     let waits = [(is_seen, PODS_ARE_SEEN_WITHIN), (is_read, LOGS_ARE_READ_WITHIN)];
@@ -326,7 +326,7 @@ fn failed(
     let patience = match (any_failed, is_explained) {
         (true, true) => EVIDENCE_IS_COMPLETE_AFTER,
         (true, false) => NODES_ARE_NOTICED_WITHIN.saturating_add(valid.node_failure),
-        (false, _) if observed.pods_are_newest => Duration::ZERO,
+        (false, _) if observed.has_newest_pods() => Duration::ZERO,
         (false, _) => PODS_ARE_SEEN_WITHIN,
     };
     if !(any_failed && all_have_stopped)

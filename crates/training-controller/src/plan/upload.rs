@@ -29,7 +29,7 @@ use workload::{
 };
 
 use super::{
-    Child, Deletion, Plan, Scene, conditions,
+    Child, Deletion, Run, Scene, conditions,
     end::trained,
     noted, nothing,
     retention::needs_finalizer,
@@ -80,7 +80,7 @@ struct Outlook {
 
 impl Scene<'_> {
     /// The training has succeeded; its GPUs are given back, and only the upload is retried.
-    pub(super) fn uploading(&self) -> Plan {
+    pub(super) fn uploading(&self) -> Run {
         let mut written = status::base(self.observed);
         let Some(upload) = &self.valid.output.upload else { return nothing(written) };
         let pods = self.upload_pods();
@@ -151,7 +151,7 @@ impl Scene<'_> {
         status.conditions.iter().find(|known| known.type_ == type_)
     }
 
-    fn under_way(&self, written: TrainingJobStatus, outlook: Outlook) -> Plan {
+    fn under_way(&self, written: TrainingJobStatus, outlook: Outlook) -> Run {
         let Outlook { verdict, stall, requeue_after, fact } = outlook;
         let message = verdict.message.clone();
         let mut assessment = conditions::of_uploading(self.valid, self.observed, &self.dependencies, verdict);

@@ -20,7 +20,7 @@ use workload::{
 };
 
 use super::{
-    Child, Deletion, Plan, Scene, conditions, noted,
+    Child, Deletion, Run, Scene, conditions, noted,
     stage::PODS_ARE_SEEN_WITHIN,
     upload::{after, end, ended_fact, has_succeeded_beside_others, last_failure},
     upload_job::{UPLOADER, check_job},
@@ -50,7 +50,7 @@ impl Scene<'_> {
     }
 
     /// Everything else is ready for the first attempt.
-    pub(super) fn checking(&self, upload: &Upload, mut written: TrainingJobStatus) -> Plan {
+    pub(super) fn checking(&self, upload: &Upload, mut written: TrainingJobStatus) -> Run {
         let Some(job) = self.observed.upload_check.as_deref() else {
             let mut plan = self.waits_for_check(written, self.in_progress(upload));
             plan.children.push(Child::Job(Box::new(check_job(self.valid, upload, self.defaults))));
@@ -64,7 +64,7 @@ impl Scene<'_> {
             // A container that was injected into its pod would run on.
             let unfinished = Some(job).filter(|job| !job.is_finished() && !job.is_being_deleted());
             let deletions = unfinished.map(|job| Deletion::Job(Box::new(job.identity())));
-            return Plan {
+            return Run {
                 deletions: deletions.into_iter().collect(),
                 requeue_after: Some(Duration::ZERO),
                 ..plan
@@ -108,12 +108,12 @@ impl Scene<'_> {
         upload: &Upload,
         (job, failed): (&JobView, &Failed),
         pods: &[&PodView],
-    ) -> Plan {
+    ) -> Run {
         let last = last_failure(pods);
         let seen = remaining(PODS_ARE_SEEN_WITHIN, self.seen_to_have_ended(job), self.now);
         if let (None, Some(wait)) = (last, seen) {
             let plan = self.waits_for_check(written, self.in_progress(upload));
-            return Plan { facts: vec![ended_fact(job)], requeue_after: Some(wait), ..plan };
+            return Run { facts: vec![ended_fact(job)], requeue_after: Some(wait), ..plan };
         }
         let since = self.known_stall().map_or(failed.since, |known| known.last_transition_time.0);
         let pause = self.pause_after(elapsed(since, failed.since));
@@ -182,7 +182,7 @@ impl Scene<'_> {
         status.conditions.iter().find(is_stall)
     }
 
-    fn waits_for_check(&self, written: TrainingJobStatus, outlook: CheckOutlook) -> Plan {
+    fn waits_for_check(&self, written: TrainingJobStatus, outlook: CheckOutlook) -> Run {
         let CheckOutlook { reason, message, is_stalled } = outlook;
         let assessment = conditions::of_checking(
             self.valid,
