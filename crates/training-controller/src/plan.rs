@@ -18,56 +18,51 @@ use workload::{
 };
 
 use crate::{
+    objects::{
+        pod::{TRAINER, has_stopped},
+        training_job::{has_ended, has_finalizer, is_being_deleted, needs_finalizer},
+    },
     observe::{Doubt, Observed},
     progress::Target,
     validate::{Invalid, OwnAccount, ValidJob, validate},
 };
 
-mod attempt_job;
-mod avoid;
+mod attempt;
 mod begin;
-mod claim;
+mod children;
 mod clearing;
-mod conditions;
 mod defaults;
 mod dependencies;
 mod doubts;
 mod end;
-mod events;
-mod failure;
-mod held_back;
-mod idle;
 mod loss;
-mod metadata;
-mod mitigation;
-mod pod;
-mod reduced;
 mod refused;
 mod resume;
 mod retention;
-mod retry;
-mod service;
-mod stage;
 mod status;
 mod upload;
-mod upload_check;
-mod upload_job;
 
-use conditions::Assessment;
+pub(crate) use attempt::failure::failure_reasons;
+use attempt::{
+    avoid, clock, idle,
+    stage::{self, Attempt, Stage},
+};
+pub(crate) use children::metadata::labels_of_attempt;
+use children::{claim, service};
 pub(crate) use defaults::Defaults;
 use dependencies::Dependencies;
-pub(crate) use failure::failure_reasons;
-pub(crate) use held_back::DETAIL_HELD_BACK;
-use held_back::held_back;
-pub(crate) use metadata::labels_of_attempt;
-pub(crate) use reduced::{reduced, wait_after_reduction};
 pub(crate) use refused::refused;
-pub(crate) use retention::{Retirement, needs_finalizer, needs_snapshot};
-use retention::{has_finalizer, retire};
-use stage::{Attempt, Stage};
-pub(crate) use stage::{has_stopped, is_uploading};
-
-pub(crate) use upload_job::UPLOADER;
+pub(crate) use retention::Retirement;
+use retention::retire;
+use status::{
+    conditions::{self, Assessment},
+    events,
+    held_back::held_back,
+};
+pub(crate) use status::{
+    held_back::DETAIL_HELD_BACK,
+    reduced::{reduced, wait_after_reduction},
+};
 
 /// All writes for one TrainingJob.
 #[derive(Debug, Serialize)]
@@ -146,7 +141,7 @@ pub(crate) fn plan(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Decision<Plan, Doubt> {
-    if observed.job.metadata.deletion_timestamp.is_some() {
+    if is_being_deleted(&observed.job) {
         return match doubts::of_deleted(observed) {
             Some(doubt) => Decision::Doubt(doubt),
             None => Decision::Plan(Plan::Retire(Box::new(retire(observed, now)))),
@@ -194,7 +189,7 @@ pub(crate) fn run(valid: &ValidJob, observed: &Observed, defaults: &Defaults, no
 
 /// The plan for an invalid spec: what runs is left alone.
 pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Run {
-    if crate::observe::has_ended(&observed.job) {
+    if has_ended(&observed.job) {
         let status = observed.job.status.clone().unwrap_or_default();
         return nothing(status);
     }
@@ -231,7 +226,7 @@ impl Scene<'_> {
         let status = status::observed(self.observed);
         let mut plan = nothing(status);
         let left: Vec<&PodView> =
-            self.observed.pods.iter().map(AsRef::as_ref).filter(|pod| !stage::has_stopped(pod)).collect();
+            self.observed.pods.iter().map(AsRef::as_ref).filter(|pod| !has_stopped(pod)).collect();
         plan.deletions = self.what_is_left(&left);
         plan.deletions.extend(self.finished_upload());
         plan.requeue_after = self.lost_pods_requeue(&left);
@@ -300,12 +295,12 @@ impl Scene<'_> {
 
     /// The log of rank 0, once there is one.
     fn log(&self, attempt: &Attempt<'_>) -> Option<Target> {
-        let pod = conditions::rank_zero(attempt)?;
-        let state = &pod.container(pod::TRAINER)?.state;
+        let pod = attempt.rank_zero()?;
+        let state = &pod.container(TRAINER)?.state;
         (state.running.is_some() || state.terminated.is_some()).then(|| Target {
             pod: pod.name().to_owned(),
             pod_uid: pod.uid().to_owned(),
-            container: pod::TRAINER,
+            container: TRAINER,
             attempt: attempt.number,
             output_dir: self.valid.output.dir.clone(),
         })
@@ -341,7 +336,7 @@ impl Scene<'_> {
                 plan.requeue_after = self.lost_pods_requeue(pods);
             }
             Stage::Later { at } => {
-                let left = stage::deadline(self.valid, self.observed.job.status.as_ref(), self.now);
+                let left = clock::deadline(self.valid, self.observed.job.status.as_ref(), self.now);
                 plan.requeue_after = left.into_iter().chain([elapsed(self.now, *at)]).min();
             }
             Stage::Terminal

@@ -17,8 +17,9 @@ use crate::{
     Context, NAME,
     apply::apply,
     names,
+    objects::pod::has_stopped,
     observe::{Doubt, Observed, observe},
-    plan::{Plan, has_stopped, labels_of_attempt, plan, refused},
+    plan::{Plan, labels_of_attempt, plan, refused},
 };
 
 impl Reconciler for Context {

@@ -22,9 +22,9 @@ use workload::gpu::{Gpus, NodeLabel};
 
 use crate::{
     TrainingArgs, names,
-    resume::SOURCE_PATH,
+    objects::training_job,
+    relations::wants::{self, is_below},
     swift::{Batch, Sharding, Version},
-    wants,
 };
 
 pub(crate) mod flags;
@@ -169,7 +169,7 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         ));
     }
     let settings = arguments(job);
-    let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
+    let has_begun = training_job::has_begun(job);
     let (settings, refused) = match settings {
         Ok(settings) => (settings, None),
         // What runs is still accounted for.
@@ -361,6 +361,9 @@ fn paths_differ(output: &ValidOutput, inputs: &[Input]) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Where the pods of a job mount the claim of `spec.resumeFrom`.
+pub(crate) const SOURCE_PATH: &str = "/opt/resume-from";
+
 /// The claim of `spec.resumeFrom` has a fixed path.
 fn source_has_its_path(spec: &TrainingJobSpec, output: &ValidOutput) -> Result<(), Invalid> {
     let mut others = spec.inputs.iter().map(|input| &input.mount_path).chain([&output.mount_path]);
@@ -370,12 +373,6 @@ fn source_has_its_path(spec: &TrainingJobSpec, output: &ValidOutput) -> Result<(
         ))),
         None => Ok(()),
     }
-}
-
-/// Whether an absolute path equals the folder or lies below it.
-pub(crate) fn is_below(path: &str, folder: &str) -> bool {
-    path.strip_prefix(folder.trim_end_matches('/'))
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

@@ -10,12 +10,17 @@ use runtime::conditions::whole_seconds;
 
 use super::{
     Child, Deletion, Run, Scene,
-    attempt_job::{self, Inputs},
-    avoid, claim, conditions,
+    attempt::{
+        avoid,
+        stage::{Attempt, Stage},
+    },
+    children::{
+        attempt_job::{self, Inputs},
+        claim, service,
+    },
     dependencies::{self, Dependencies},
-    noted, resume, service,
-    stage::{Attempt, Stage},
-    status,
+    noted, resume,
+    status::{self, conditions},
 };
 use crate::{
     swift::{self, StartModel, Version},

@@ -8,8 +8,11 @@ use workload::{
     stranded::{StrandedPods, Terms},
 };
 
-use super::{Deletion, Scene, pod};
-use crate::{names, observe::job_of};
+use super::{Deletion, Scene};
+use crate::{
+    names,
+    objects::pod::{TRAINER, job_of},
+};
 
 /// The grace period of pods that have nothing more to save.
 const FAILED_GRACE: Duration = Duration::from_secs(30);
@@ -74,11 +77,8 @@ impl Scene<'_> {
     }
 
     fn stranded<'p>(&self, pods: &[&'p PodView]) -> StrandedPods<'p> {
-        let terms = Terms {
-            timeout: self.valid.node_failure,
-            is_paused: self.valid.pods.paused,
-            container: pod::TRAINER,
-        };
+        let terms =
+            Terms { timeout: self.valid.node_failure, is_paused: self.valid.pods.paused, container: TRAINER };
         StrandedPods::of(pods.iter().copied(), &self.observed.nodes, &terms, self.now)
     }
 }

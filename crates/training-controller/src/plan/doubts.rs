@@ -4,7 +4,13 @@
 use workload::pod::PodView;
 
 use super::{Child, Run};
-use crate::observe::{Doubt, Observed, has_ended, is_pod_of};
+use crate::{
+    objects::{
+        pod::is_pod_of,
+        training_job::{has_begun, has_ended, has_running_attempt},
+    },
+    observe::{Doubt, Observed},
+};
 
 /// Before anything is decided of a job that is not being deleted.
 pub(super) fn of_observed(observed: &Observed) -> Option<Doubt> {
@@ -17,8 +23,8 @@ pub(super) fn of_observed(observed: &Observed) -> Option<Doubt> {
 
 /// Before the next attempt: all pods of the last one must have ended.
 pub(super) fn of_run(observed: &Observed, run: &Run) -> Option<Doubt> {
-    let has_begun = observed.job.status.as_ref().is_some_and(|status| status.attempts > 0);
-    let starts_again = has_begun && run.children.iter().any(|child| matches!(child, Child::Job(_)));
+    let starts_again =
+        has_begun(&observed.job) && run.children.iter().any(|child| matches!(child, Child::Job(_)));
     Some(Doubt::RunningPods).filter(|doubt| starts_again && !observed.confirmed.contains(doubt))
 }
 
@@ -31,9 +37,9 @@ pub(super) fn of_deleted(observed: &Observed) -> Option<Doubt> {
 /// The number of the last attempt, if the status says that it runs and its Job is not seen. It must not be taken for one that
 /// was deleted.
 fn missing_attempt(observed: &Observed) -> Option<i32> {
-    let status = observed.job.status.as_ref().filter(|_| !has_ended(&observed.job))?;
-    let runs = status.attempts > status.ended_attempts && !observed.attempts.contains_key(&status.attempts);
-    runs.then_some(status.attempts)
+    let runs = has_running_attempt(&observed.job) && !has_ended(&observed.job);
+    let number = observed.job.status.as_ref().filter(|_| runs)?.attempts;
+    (!observed.attempts.contains_key(&number)).then_some(number)
 }
 
 /// Whether the Job of the attempt that runs is over, and no pod that has ended shows how. Without the pod that has failed, a

@@ -9,22 +9,19 @@ use api::{
 use runtime::conditions::whole_seconds;
 
 use super::{
-    Run, Scene, avoid, conditions, events,
-    failure::{self, Class, Failure, History},
+    Run, Scene,
+    attempt::{
+        avoid,
+        failure::{self, Class, Failure, History},
+        retry::{self, Next, Streaks},
+        stage::{Attempt, End, Stage},
+    },
+    children::claim,
     noted,
-    retry::{self, Next},
-    stage::{Attempt, End, Stage},
-    status::{self, Streaks},
+    status::{self, conditions, events},
     upload,
 };
 use crate::observe::Observed;
-
-/// What the training has left.
-pub(super) fn trained(status: &TrainingJobStatus) -> String {
-    let steps = status.progress.as_ref().map(|progress| format!(" {} steps", progress.step));
-    let checkpoint = status.checkpoint.as_ref().map(|saved| format!("; checkpoint {}", saved.path));
-    format!("trained{}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default())
-}
 
 impl Scene<'_> {
     /// The end of an attempt is written before anything is made or deleted because of it.
@@ -74,7 +71,7 @@ impl Scene<'_> {
 
     fn streaks(&self, failure: &Failure, written: &TrainingJobStatus) -> Streaks {
         let before = self.observed.job.status.clone().unwrap_or_default();
-        status::streaks(&before, failure, written)
+        retry::streaks(&before, failure, written)
     }
 
     /// Notes the nodes that the next attempts avoid because of this one, and names them in its failure.
@@ -105,7 +102,7 @@ impl Scene<'_> {
             written = status::started(written, self.now);
         }
         if let Some(failure) = written.failure.as_mut().filter(|_| is_full) {
-            failure.output_size = status::output_size(self.valid, self.observed);
+            failure.output_size = claim::output_size(self.valid, self.observed);
         }
         let assessment = match next {
             Next::Never { reason, message } => {
@@ -160,7 +157,7 @@ impl Scene<'_> {
     }
 
     fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Run {
-        let message = conditions::rank_zero(attempt).and_then(failure::message_of).unwrap_or_default();
+        let message = attempt.rank_zero().and_then(failure::message_of).unwrap_or_default();
         let mut written = status::ended(written, attempt.number);
         written = status::started(written, self.now);
         let saved = message.checkpoint.as_ref();
@@ -176,7 +173,7 @@ impl Scene<'_> {
         }
         written.completion_time = Some(whole_seconds(self.now));
         let early = if message.stopped_early { ", stopped early by the trainer" } else { "" };
-        let text = format!("{}{early}", trained(&written));
+        let text = format!("{}{early}", status::trained(&written));
         let assessment = conditions::of_success(self.valid, self.observed, &self.dependencies, None, text);
         noted(self.observed, written, assessment, self.now)
     }

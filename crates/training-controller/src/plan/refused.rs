@@ -13,11 +13,19 @@ use runtime::{
 };
 
 use super::{
-    Defaults, Plan, Run,
-    conditions::{self, Assessment},
-    noted, nothing, retention, stage, status, upload,
+    Plan, Run,
+    defaults::Defaults,
+    noted, nothing, retention,
+    status::{
+        self,
+        conditions::{self, Assessment},
+    },
+    upload,
 };
-use crate::observe::{Observed, has_ended};
+use crate::{
+    objects::training_job::{condition, has_ended, has_running_attempt, is_uploading},
+    observe::Observed,
+};
 
 /// A garbage collector deletes a child of a deleted object within this time.
 const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
@@ -54,9 +62,8 @@ pub(super) fn refused_run(
     if has_ended(job) {
         return Run { requeue_after: Some(wait), ..nothing(status::observed(observed)) };
     }
-    let runs = job.status.as_ref().is_some_and(|status| status.attempts > status.ended_attempts);
-    let is_uploading = stage::is_uploading(job.status.as_ref());
-    if runs || is_uploading {
+    let is_uploading = is_uploading(job.status.as_ref());
+    if has_running_attempt(job) || is_uploading {
         // What runs goes on, and is reported beside the refusal.
         let mut status = planned.status;
         if let Some((reason, message)) = conditions::refusal_of(refusal) {
@@ -91,7 +98,7 @@ pub(super) fn refused_run(
 fn verdicts_of(status: &TrainingJobStatus) -> Vec<Verdict> {
     let kept = [types::ACCEPTED, types::DEPENDENCIES_READY, types::SUSPENDED];
     let verdict = |type_: &'static str| {
-        let known = status.conditions.iter().find(|known| known.type_ == type_)?;
+        let known = condition(Some(status), type_)?;
         let reason = [reasons::VALID, reasons::ALL_SUCCEEDED, reasons::RESUMED, reasons::SUSPENDED]
             .into_iter()
             .find(|reason| *reason == known.reason)?;

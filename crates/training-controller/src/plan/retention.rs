@@ -23,15 +23,17 @@ use workload::{
 };
 
 use super::{
-    Deletion, claim::is_of_name, failure::has_proven_result, pod::TRAINER, stage::has_stopped,
-    upload::has_succeeded,
+    Deletion, attempt::failure::has_proven_result, children::claim::is_of_name, upload::has_succeeded,
 };
 use crate::{
-    NAME,
-    job_view::JobView,
-    names,
-    observe::{Observed, is_pod_of, job_of},
-    volume_snapshot::{SnapshotSource, SnapshotSpec, VolumeSnapshot},
+    NAME, names,
+    objects::{
+        job_view::JobView,
+        pod::{TRAINER, has_stopped, is_pod_of, job_of},
+        training_job::{condition, has_running_attempt, needs_finalizer},
+        volume_snapshot::{SnapshotSource, SnapshotSpec, VolumeSnapshot},
+    },
+    observe::Observed,
 };
 
 /// What is done for a TrainingJob that is being deleted and has the finalizer.
@@ -70,20 +72,6 @@ impl Awaited {
     fn fact(self) -> String {
         format!("the deletion waits: {self:?}")
     }
-}
-
-/// Whether a TrainingJob has something to do when it is deleted.
-pub(crate) fn needs_finalizer(job: &TrainingJob) -> bool {
-    let output = job.spec.output.as_ref();
-    output.is_some_and(|output| output.retention != Retention::Retain && output.claim_name.is_none())
-}
-
-pub(crate) fn needs_snapshot(job: &TrainingJob) -> bool {
-    job.spec.output.as_ref().is_some_and(|output| output.retention == Retention::Snapshot)
-}
-
-pub(super) fn has_finalizer(job: &TrainingJob) -> bool {
-    job.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == labels::OUTPUT_FINALIZER)
 }
 
 /// The plan for a TrainingJob that is being deleted.
@@ -176,8 +164,7 @@ enum Owed<'a> {
 fn owed(observed: &Observed) -> Option<Owed<'_>> {
     let output = observed.job.spec.output.as_ref()?;
     output.upload.as_ref().filter(|_| output.retention == Retention::Delete)?;
-    let mut known = observed.job.status.iter().flat_map(|status| &status.conditions);
-    let uploaded = known.find(|known| known.type_ == types::UPLOADED);
+    let uploaded = condition(observed.job.status.as_ref(), types::UPLOADED);
     // The status may not say yet that the training has succeeded.
     let is_proven = observed.attempts.values().any(|job| job.completed.is_some())
         || observed.pods.iter().any(|pod| has_proven_result(pod));
@@ -202,9 +189,8 @@ fn has_uploaded(observed: &Observed, upload: &JobView) -> bool {
 /// Whether the Job of the last attempt was deleted with the TrainingJob before a controller saw how it ended.
 fn has_unseen_end(observed: &Observed) -> bool {
     let status = observed.job.status.as_ref();
-    status.is_some_and(|status| {
-        status.attempts > status.ended_attempts && !observed.attempts.contains_key(&status.attempts)
-    })
+    has_running_attempt(&observed.job)
+        && status.is_some_and(|status| !observed.attempts.contains_key(&status.attempts))
 }
 
 /// That the last attempt has ended without a result, as this process has seen it before it deletes its Job.

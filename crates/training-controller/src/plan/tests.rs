@@ -25,13 +25,14 @@ use super::{Child, Deletion, Run, run};
 use crate::{
     NAME,
     agents::Utilization,
-    job_view::{Failed, JobView},
     names,
-    observe::{Claims, Dependency, Observed, job_of},
+    objects::job_view::{Failed, JobView},
+    objects::pod::{has_stopped, job_of},
+    observe::{Claims, Dependency, Observed},
     progress::{Access, LogState},
+    relations::wants::{Want, keys_of_path, output_key, wants},
     tests::{at, defaults, job},
     validate::validate,
-    wants::{Want, keys_of_path, output_key, wants},
 };
 
 mod attempts;
@@ -247,9 +248,7 @@ impl World {
                 for known in [&mut self.observed.upload, &mut self.observed.upload_check] {
                     *known = known.take().filter(|known| known.name() != name);
                 }
-                self.observed
-                    .pods
-                    .retain(|pod| job_of(pod) != Some(&name) || !super::stage::has_stopped(pod));
+                self.observed.pods.retain(|pod| job_of(pod) != Some(&name) || !has_stopped(pod));
                 self.terminate(&name);
                 self.deleted.push(name);
             }

@@ -29,19 +29,23 @@ use workload::{
 };
 
 use super::{
-    Child, Deletion, Run, Scene, conditions,
-    end::trained,
+    Child, Deletion, Run, Scene,
+    attempt::stage::{PODS_ARE_SEEN_WITHIN, SIDECARS_END_WITHIN},
+    children::upload_job::{FIELDS, upload_job},
     noted, nothing,
-    retention::needs_finalizer,
-    stage::{PODS_ARE_SEEN_WITHIN, SIDECARS_END_WITHIN, has_stopped},
-    status,
-    upload_job::{FIELDS, UPLOADER, upload_job},
+    status::{self, conditions},
 };
 use crate::{
-    job_view::{Failed, JobView},
     names,
-    observe::{Observed, is_pod_of},
+    objects::{
+        job_view::{Failed, JobView},
+        pod::{UPLOADER, has_stopped, is_pod_of},
+        training_job::{condition, needs_finalizer},
+    },
+    observe::Observed,
 };
+
+mod check;
 
 /// Artifacts in the status.
 const MOST_ARTIFACTS: usize = 64;
@@ -109,7 +113,7 @@ impl Scene<'_> {
             State::Done(uploaded, artifacts) => {
                 written.artifacts = artifacts;
                 written.completion_time = Some(whole_seconds(self.now));
-                let text = format!("{}; uploaded {}", trained(&written), uploaded.message);
+                let text = format!("{}; uploaded {}", status::trained(&written), uploaded.message);
                 let assessment = conditions::of_success(valid, observed, dependencies, Some(uploaded), text);
                 noted(observed, written, assessment, self.now)
             }
@@ -147,8 +151,7 @@ impl Scene<'_> {
     }
 
     fn known(&self, type_: &str) -> Option<&Condition> {
-        let status = self.observed.job.status.as_ref()?;
-        status.conditions.iter().find(|known| known.type_ == type_)
+        condition(self.observed.job.status.as_ref(), type_)
     }
 
     fn under_way(&self, written: TrainingJobStatus, outlook: Outlook) -> Run {
@@ -375,15 +378,14 @@ pub(super) fn beginning(upload: &Upload) -> Verdict {
 
 /// The verdict while the spec cannot be read: without the condition the training would begin again.
 pub(super) fn unchanged(observed: &Observed) -> Option<Verdict> {
-    let status = observed.job.status.as_ref()?;
-    let known = status.conditions.iter().find(|known| known.type_ == types::UPLOADED)?;
+    let known = condition(observed.job.status.as_ref(), types::UPLOADED)?;
     Some(uploading(known.message.clone()))
 }
 
 /// Whether the result of a job that has ended was never uploaded, and would be deleted with the job.
 pub(super) fn is_owed(status: &TrainingJobStatus, job: &TrainingJob) -> bool {
-    let mut known = status.conditions.iter();
-    needs_finalizer(job) && known.any(|known| known.type_ == types::UPLOADED && known.status != "True")
+    let uploaded = condition(Some(status), types::UPLOADED);
+    needs_finalizer(job) && uploaded.is_some_and(|known| known.status != "True")
 }
 
 /// The verdict when the API server refuses what was planned.
@@ -401,16 +403,14 @@ fn failing(message: String) -> Verdict {
 
 /// The event when the store begins to need a change by a user.
 fn stall_note(observed: &Observed, reason: &'static str, message: String) -> Option<Note> {
-    let mut before = observed.job.status.iter().flat_map(|status| &status.conditions);
-    let is_known = before.any(|known| known.type_ == types::STALLED && known.reason == reason);
+    let before = condition(observed.job.status.as_ref(), types::STALLED);
+    let is_known = before.is_some_and(|known| known.reason == reason);
     (!is_known).then_some(Note { severity: Severity::Warning, reason, message })
 }
 
 /// The condition Uploaded is False from then on.
 fn training_ended(observed: &Observed) -> Option<Timestamp> {
-    let status = observed.job.status.as_ref()?;
-    let known = status.conditions.iter().find(|known| known.type_ == types::UPLOADED)?;
-    Some(known.last_transition_time.0)
+    Some(condition(observed.job.status.as_ref(), types::UPLOADED)?.last_transition_time.0)
 }
 
 /// For `FactTimes`, while a Job has ended and its pods may not be seen yet.

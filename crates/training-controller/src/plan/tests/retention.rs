@@ -13,12 +13,11 @@ use workload::{
 
 use super::{Deletion, World, message_at};
 use crate::{
-    NAME,
-    job_view::{Failed, JobView},
-    names,
+    NAME, names,
+    objects::job_view::{Failed, JobView},
+    objects::volume_snapshot::{SnapshotError, SnapshotSource, SnapshotStatus, VolumeSnapshot},
     plan::retention::{Retirement, retire, without_snapshot},
     tests::at,
-    volume_snapshot::{SnapshotError, SnapshotSource, SnapshotStatus, VolumeSnapshot},
 };
 
 /// A job with this retention has succeeded and is being deleted.

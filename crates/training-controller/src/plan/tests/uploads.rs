@@ -10,7 +10,7 @@ use workload::{node::LossKind, pod::PodView};
 
 use super::{World, message_at, pod};
 use crate::{
-    job_view::Failed,
+    objects::job_view::Failed,
     plan::{refused::refused_run, rejected},
     tests::{at, defaults},
     validate::Invalid,

@@ -16,14 +16,17 @@ use workload::{
     time::{elapsed, remaining},
 };
 
-use super::{Attempt, has_stopped};
+use super::Attempt;
 use crate::{
+    objects::pod::{TRAINER, has_stopped},
     observe::Observed,
     plan::{
-        avoid, conditions as verdicts,
+        attempt::{
+            avoid,
+            failure::{Class, Failure, has_failed},
+        },
         defaults::Timings,
-        failure::{Class, Failure, has_failed},
-        pod::TRAINER,
+        loss,
     },
     progress::{Access, LogState},
     validate::{ValidJob, flags},
@@ -77,7 +80,7 @@ fn is_seen_to_train(
 ) -> Option<Duration> {
     let lost = |pod: &PodView| pod.node.as_ref().and_then(|node| observed.nodes.lost.get(node));
     let is_deleted = |pod: &&PodView| lost(pod).is_some_and(|loss| loss.kind == LossKind::Deleted);
-    let rank_zero = verdicts::rank_zero(attempt).filter(|pod| lost(pod).is_none())?;
+    let rank_zero = attempt.rank_zero().filter(|pod| lost(pod).is_none())?;
     if attempt.pods.iter().any(is_deleted) || attempt.pods.iter().any(|pod| has_failed(pod)) {
         return None;
     }
@@ -107,7 +110,7 @@ pub(super) fn on_silent_nodes(attempt: &Attempt<'_>, now: Timestamp) -> Option<C
 }
 
 /// Whether all ranks of this attempt have run at the same time.
-pub(in crate::plan) fn has_begun(status: Option<&TrainingJobStatus>, attempt: i32) -> bool {
+pub(crate) fn has_begun(status: Option<&TrainingJobStatus>, attempt: i32) -> bool {
     status.is_some_and(|status| status.phase == Some(Phase::Running) && status.attempts == attempt)
 }
 
@@ -156,6 +159,12 @@ pub(super) fn no_first_step(
     })
 }
 
+/// A loss that trains nothing, if the user wants it to end the attempt.
+pub(super) fn trains_nothing(valid: &ValidJob, observed: &Observed) -> Option<Failure> {
+    let message = loss::ends_attempt(valid, observed)?;
+    Some(Failure::of_attempt(reasons::LOSS_NOT_FINITE, Class::Transient, message))
+}
+
 /// `noProgressSeconds`, or longer if lines are far apart because steps are slow or few are logged. `None`: the log is not
 /// written by steps.
 fn silence_limit(valid: &ValidJob, log: &LogState) -> Option<Duration> {
@@ -181,7 +190,7 @@ fn start_fault_of(attempt: &Attempt<'_>) -> Option<Cause> {
 }
 
 /// For `FactTimes`, while a container cannot start.
-pub(in crate::plan) fn start_fault_fact(attempt: &Attempt<'_>) -> Option<String> {
+pub(crate) fn start_fault_fact(attempt: &Attempt<'_>) -> Option<String> {
     start_fault_of(attempt).map(|_| format!("{START_FAULT} {}", attempt.number))
 }
 

@@ -19,15 +19,16 @@ use workload::{
     time::{elapsed, remaining},
 };
 
-use super::{
-    Child, Deletion, Run, Scene, conditions, noted,
-    stage::PODS_ARE_SEEN_WITHIN,
-    upload::{after, end, ended_fact, has_succeeded_beside_others, last_failure},
-    upload_job::{UPLOADER, check_job},
-};
+use super::{after, end, ended_fact, has_succeeded_beside_others, last_failure};
 use crate::{
-    job_view::{Failed, JobView},
-    observe::is_pod_of,
+    objects::{
+        job_view::{Failed, JobView},
+        pod::{UPLOADER, is_pod_of},
+    },
+    plan::{
+        Child, Deletion, Run, Scene, attempt::stage::PODS_ARE_SEEN_WITHIN, children::upload_job::check_job,
+        noted, status::conditions,
+    },
 };
 
 /// Reasons of pods that wait and, other than those of `STALLS`, may need no person.
@@ -44,13 +45,13 @@ struct CheckOutlook {
 
 impl Scene<'_> {
     /// The upload whose store has to be tried before the first attempt. Jobs that have begun with an earlier release go on.
-    pub(super) fn unchecked_upload(&self, attempt: i32, written: &TrainingJobStatus) -> Option<&Upload> {
+    pub(crate) fn unchecked_upload(&self, attempt: i32, written: &TrainingJobStatus) -> Option<&Upload> {
         let is_due = attempt == 1 && written.attempts == 0 && written.upload_check_time.is_none();
         self.valid.output.upload.as_ref().filter(|_| is_due)
     }
 
     /// Everything else is ready for the first attempt.
-    pub(super) fn checking(&self, upload: &Upload, mut written: TrainingJobStatus) -> Run {
+    pub(crate) fn checking(&self, upload: &Upload, mut written: TrainingJobStatus) -> Run {
         let Some(job) = self.observed.upload_check.as_deref() else {
             let mut plan = self.waits_for_check(written, self.in_progress(upload));
             plan.children.push(Child::Job(Box::new(check_job(self.valid, upload, self.defaults))));
@@ -165,8 +166,7 @@ impl Scene<'_> {
 
     /// Why no pod of the check has started.
     fn known_wait(&self) -> Option<CheckOutlook> {
-        let status = self.observed.job.status.as_ref()?;
-        let running = status.conditions.iter().find(|known| known.type_ == types::RUNNING)?;
+        let running = self.known(types::RUNNING)?;
         let mut waits = conditions::STALLS.into_iter().chain(WAITS);
         let reason = waits.find(|reason| *reason == running.reason)?;
         let is_of_check = running.message.starts_with(&tried(self.valid.output.upload.as_ref()?));
@@ -175,11 +175,7 @@ impl Scene<'_> {
     }
 
     fn known_stall(&self) -> Option<&Condition> {
-        let status = self.observed.job.status.as_ref()?;
-        let is_stall = |known: &&Condition| {
-            known.type_ == types::STALLED && known.reason == reasons::UPLOAD_NOT_POSSIBLE
-        };
-        status.conditions.iter().find(is_stall)
+        self.known(types::STALLED).filter(|known| known.reason == reasons::UPLOAD_NOT_POSSIBLE)
     }
 
     fn waits_for_check(&self, written: TrainingJobStatus, outlook: CheckOutlook) -> Run {

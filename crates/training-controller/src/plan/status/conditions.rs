@@ -13,29 +13,36 @@ use workload::{
     pod::PodView,
 };
 
-use super::{
-    avoid,
-    claim::{conflict, shortage},
-    dependencies::{Dependencies, results},
-    loss,
-    pod::{TRAINER, runs_on_cpu_instead},
-    resume,
-    stage::{self, Attempt, Stage},
-};
 use crate::{
+    objects::{
+        pod::TRAINER,
+        training_job::{condition, has_running_attempt},
+    },
     observe::Observed,
+    plan::{
+        attempt::{
+            avoid,
+            stage::{self, Attempt, Stage},
+        },
+        children::{
+            claim::{conflict, shortage},
+            pod::runs_on_cpu_instead,
+        },
+        dependencies::{Dependencies, results},
+        loss, resume,
+    },
     progress::Access,
     validate::{Claim, Invalid, ValidJob},
 };
 
 /// Phase and conditions without transition times.
 #[derive(Debug)]
-pub(super) struct Assessment {
-    pub(super) phase: Phase,
+pub(crate) struct Assessment {
+    pub(crate) phase: Phase,
     /// The reason and the message of the condition that explains the phase.
-    pub(super) reason: &'static str,
-    pub(super) message: String,
-    pub(super) verdicts: Vec<Verdict>,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    pub(crate) verdicts: Vec<Verdict>,
 }
 
 fn holds(type_: &'static str, reason: &'static str, message: impl Into<String>) -> Verdict {
@@ -47,7 +54,7 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
 }
 
 /// Reasons that need a change by a user.
-pub(super) const STALLS: [&str; 16] = [
+pub(crate) const STALLS: [&str; 16] = [
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,
     reasons::CYCLE,
@@ -89,7 +96,7 @@ impl Assessment {
     }
 
     /// Puts a verdict in the place of the one of its type.
-    pub(super) fn replace(&mut self, verdict: Verdict) {
+    pub(crate) fn replace(&mut self, verdict: Verdict) {
         self.verdicts.retain(|known| known.type_ != verdict.type_);
         self.verdicts.push(verdict);
     }
@@ -134,12 +141,7 @@ fn common(valid: &ValidJob, observed: &Observed, dependencies: &Dependencies) ->
         }
         Dependencies::None | Dependencies::Ambiguous(_) => None,
     };
-    let was_suspended = observed
-        .job
-        .status
-        .iter()
-        .flat_map(|status| &status.conditions)
-        .any(|known| known.type_ == conditions::SUSPENDED);
+    let was_suspended = condition(observed.job.status.as_ref(), conditions::SUSPENDED).is_some();
     let suspended = match (valid.suspend, was_suspended) {
         (true, _) => Some(holds(conditions::SUSPENDED, reasons::SUSPENDED, "spec.suspend is true")),
         (false, true) => Some(fails(conditions::SUSPENDED, reasons::RESUMED, "")),
@@ -156,7 +158,7 @@ impl Common {
 }
 
 /// No attempt runs.
-pub(super) fn of_waiting(
+pub(crate) fn of_waiting(
     valid: &ValidJob,
     observed: &Observed,
     dependencies: &Dependencies,
@@ -211,7 +213,7 @@ fn not_running(valid: &ValidJob, observed: &Observed, stage: &Stage<'_>) -> Verd
 }
 
 /// An attempt has begun.
-pub(super) fn of_active(
+pub(crate) fn of_active(
     valid: &ValidJob,
     observed: &Observed,
     dependencies: &Dependencies,
@@ -335,7 +337,7 @@ fn has_reported(observed: &Observed, attempt: i32) -> bool {
     progress.is_some_and(|progress| progress.attempt == attempt)
 }
 
-pub(super) fn waits_because(pod: &PodView, observed: &Observed, now: Timestamp) -> Option<Cause> {
+pub(crate) fn waits_because(pod: &PodView, observed: &Observed, now: Timestamp) -> Option<Cause> {
     let mut containers = pod.init_containers.iter().chain(&pod.containers);
     containers.find_map(|one| start_fault(pod, one)).or_else(|| {
         let failure = observed.unattached.get(pod.uid())?;
@@ -345,7 +347,7 @@ pub(super) fn waits_because(pod: &PodView, observed: &Observed, now: Timestamp) 
 
 /// What keeps the next attempt from being started: claims that are not there, are being deleted, cannot be shared, or are
 /// still uploaded from.
-pub(super) fn obstacle(valid: &ValidJob, observed: &Observed) -> Option<Cause> {
+pub(crate) fn obstacle(valid: &ValidJob, observed: &Observed) -> Option<Cause> {
     let place = |name: &str| observed.claims.get(name).and_then(Option::as_deref);
     let unusable = |name: &str, field: &str| {
         let mounts = claim::Mounts { count: valid.nodes, field: "nodes" };
@@ -393,7 +395,7 @@ fn uploaded_from(claim: &str, valid: &ValidJob, observed: &Observed) -> Option<C
 }
 
 /// The result is uploaded.
-pub(super) fn of_uploading(
+pub(crate) fn of_uploading(
     valid: &ValidJob,
     observed: &Observed,
     dependencies: &Dependencies,
@@ -405,7 +407,7 @@ pub(super) fn of_uploading(
 }
 
 /// The store of the upload is tried before the first attempt; the reason and the message say how far it is.
-pub(super) fn of_checking(
+pub(crate) fn of_checking(
     valid: &ValidJob,
     observed: &Observed,
     dependencies: &Dependencies,
@@ -420,7 +422,7 @@ pub(super) fn of_checking(
 }
 
 /// The job has succeeded.
-pub(super) fn of_success(
+pub(crate) fn of_success(
     valid: &ValidJob,
     observed: &Observed,
     dependencies: &Dependencies,
@@ -435,7 +437,7 @@ pub(super) fn of_success(
 }
 
 /// The job has failed.
-pub(super) fn of_failure(
+pub(crate) fn of_failure(
     valid: &ValidJob,
     observed: &Observed,
     dependencies: &Dependencies,
@@ -456,18 +458,21 @@ pub(super) fn of_failure(
 }
 
 /// The spec is invalid: what runs is left alone.
-pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
+pub(crate) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
     let message = invalid.to_string();
     let before = observed.job.status.clone().unwrap_or_default();
-    let runs = before.ended_attempts < before.attempts;
-    let phase = if runs { before.phase.unwrap_or(Phase::Pending) } else { Phase::Pending };
+    let phase = if has_running_attempt(&observed.job) {
+        before.phase.unwrap_or(Phase::Pending)
+    } else {
+        Phase::Pending
+    };
     let accepted = fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone());
     let stalled = holds(conditions::STALLED, reasons::INVALID_SPEC, message);
     Assessment::explained_by(phase, vec![accepted, stalled], conditions::ACCEPTED)
 }
 
 /// The API server refuses a child, and no attempt runs.
-pub(super) fn with_refusal(mut assessment: Assessment, refusal: &Refusal) -> Assessment {
+pub(crate) fn with_refusal(mut assessment: Assessment, refusal: &Refusal) -> Assessment {
     let Some((reason, message)) = refusal_of(refusal) else { return assessment };
     if reason == reasons::INVALID_SPEC {
         assessment.replace(fails(conditions::ACCEPTED, reason, message.clone()));
@@ -478,7 +483,7 @@ pub(super) fn with_refusal(mut assessment: Assessment, refusal: &Refusal) -> Ass
 }
 
 /// Reason and message of a refusal; `None`: it passes by itself.
-pub(super) fn refusal_of(refusal: &Refusal) -> Option<(&'static str, String)> {
+pub(crate) fn refusal_of(refusal: &Refusal) -> Option<(&'static str, String)> {
     match refusal {
         // The garbage collector is about to delete the child of the deleted owner; no fault.
         Refusal::Leftover { .. } => None,
@@ -488,11 +493,6 @@ pub(super) fn refusal_of(refusal: &Refusal) -> Option<(&'static str, String)> {
     }
 }
 
-pub(super) fn stalled(reason: &'static str, message: String) -> Verdict {
+pub(crate) fn stalled(reason: &'static str, message: String) -> Verdict {
     holds(conditions::STALLED, reason, message)
-}
-
-/// The pod of rank 0, by its index: Kubernetes shortens the names of pods.
-pub(super) fn rank_zero<'a>(attempt: &'a Attempt<'_>) -> Option<&'a PodView> {
-    attempt.pods.iter().copied().find(|pod| pod.completion_index == Some(0))
 }

@@ -10,8 +10,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use workload::time::remaining;
 
-use super::{Child, Run};
-use crate::observe::Observed;
+use crate::{
+    observe::Observed,
+    plan::{Child, Run},
+};
 
 /// How long the status may lack a detail.
 const DETAIL_WAIT: Duration = Duration::from_secs(5);
@@ -21,7 +23,7 @@ pub(crate) const DETAIL_HELD_BACK: &str = "the status lacks a detail";
 const DETAILS: [&str; 3] = [conditions::SCHEDULED, conditions::RUNNING, conditions::RECONCILING];
 
 /// The plan without its status and its events, if these are only details and not due yet.
-pub(super) fn held_back(mut plan: Run, observed: &Observed, now: Timestamp) -> Run {
+pub(crate) fn held_back(mut plan: Run, observed: &Observed, now: Timestamp) -> Run {
     let Some(before) = observed.job.status.as_ref() else { return plan };
     // The Service of a gang is compared each time.
     let creates = plan.children.iter().any(|child| !matches!(child, Child::Service(_)));

@@ -26,16 +26,11 @@ use k8s_openapi::{
 };
 use workload::template::{container_security, literal, mount, non_empty, pod_security, tolerations};
 
-use super::{
-    defaults::Defaults,
-    metadata::{metadata, pod_labels},
-};
-use crate::{names, validate::ValidJob};
+use super::metadata::{metadata, pod_labels};
+use crate::{names, objects::pod::UPLOADER, plan::defaults::Defaults, validate::ValidJob};
 
-/// Name of the only container.
-pub(crate) const UPLOADER: &str = "uploader";
 /// The field that describes the store.
-pub(super) const FIELDS: &str = "spec.output.upload";
+pub(crate) const FIELDS: &str = "spec.output.upload";
 const VOLUME: &str = "output";
 const AUTHORITY: &str = "store-authority";
 const AUTHORITY_PATH: &str = "/store-authority";
@@ -55,7 +50,7 @@ const CHECK_DEADLINE_SECONDS: i64 = 1_800;
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// The Job that uploads this folder.
-pub(super) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaults: &Defaults) -> Job {
+pub(crate) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaults: &Defaults) -> Job {
     let arguments = vec!["push".to_owned(), literal(folder), literal(&upload.uri)];
     let times = vec![variable(TIMEOUT.variable, &TIMEOUT_SECONDS.to_string())];
     let mut container = container(upload, arguments, times, defaults);
@@ -76,7 +71,7 @@ pub(super) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaul
 }
 
 /// The Job that writes, reads and deletes a small object, named after the TrainingJob's uid, below the prefix.
-pub(super) fn check_job(valid: &ValidJob, upload: &Upload, defaults: &Defaults) -> Job {
+pub(crate) fn check_job(valid: &ValidJob, upload: &Upload, defaults: &Defaults) -> Job {
     let arguments =
         vec!["check-store".to_owned(), literal(&upload.uri), format!("--name={}", literal(&valid.owner.uid))];
     let times = vec![

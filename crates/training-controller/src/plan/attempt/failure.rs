@@ -14,22 +14,21 @@ use text::{cut, printable, redacted};
 use training_log::Cause;
 use workload::pod::{PodView, Terminated};
 
-use super::pod::TRAINER;
-use crate::progress::LogState;
+use crate::{objects::pod::TRAINER, progress::LogState};
 
 /// Why an attempt ended without a result.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Failure {
-    pub(super) reason: &'static str,
-    pub(super) class: Class,
+pub(crate) struct Failure {
+    pub(crate) reason: &'static str,
+    pub(crate) class: Class,
     /// What happened, in one sentence, with what can be done.
-    pub(super) message: String,
-    pub(super) pod: Option<String>,
-    pub(super) node: Option<String>,
-    pub(super) exit_code: Option<i32>,
-    pub(super) tail: Option<String>,
+    pub(crate) message: String,
+    pub(crate) pod: Option<String>,
+    pub(crate) node: Option<String>,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) tail: Option<String>,
     /// The newest complete checkpoint, if the launcher has reported it.
-    pub(super) checkpoint: Option<Checkpoint>,
+    pub(crate) checkpoint: Option<Checkpoint>,
 }
 
 /// The closed list of reasons, for metrics.
@@ -58,7 +57,7 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
 
 /// What can be done about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
     /// It is not the job's fault: it goes on at once, without a limit but that of attempts that make no progress.
     Interruption,
     /// The launcher got SIGTERM although its pod was not deleted: from a node that shuts down, or from the trainer itself. As
@@ -105,20 +104,20 @@ const ENDED_BY_KUBELET: [&str; 6] =
 
 /// What the job had reached when an attempt failed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct History {
+pub(crate) struct History {
     /// The number of the attempt.
-    pub(super) attempt: i32,
+    pub(crate) attempt: i32,
     /// Whether a step or a checkpoint of any attempt is known.
-    pub(super) has_trained: bool,
+    pub(crate) has_trained: bool,
     /// Whether a step of this attempt is known.
-    pub(super) has_stepped: bool,
+    pub(crate) has_stepped: bool,
 }
 
 impl Failure {
     /// What the hub had once, or a later attempt lacks, comes back: it ends no job that has trained. Before that, a name or a
     /// token that is wrong ends the job at once, so that its user is not left waiting. What ends an attempt that has trained
     /// is no fault of its start: the next one would train as far, on all GPUs.
-    pub(super) fn after(mut self, history: History) -> Self {
+    pub(crate) fn after(mut self, history: History) -> Self {
         let comes_back = match self.reason {
             reasons::SOURCE_UNREACHABLE | reasons::OUTPUT_UNUSABLE if history.has_stepped => {
                 self.class = Class::Transient;
@@ -144,13 +143,13 @@ impl Failure {
     }
 
     /// One that no pod shows.
-    pub(super) fn of_attempt(reason: &'static str, class: Class, message: String) -> Self {
+    pub(crate) fn of_attempt(reason: &'static str, class: Class, message: String) -> Self {
         Self { reason, class, message, pod: None, node: None, exit_code: None, tail: None, checkpoint: None }
     }
 }
 
 /// The failure of the attempt whose pods are these: that of the first pod that failed by itself. `None`: none has failed.
-pub(super) fn of_pods<'a>(
+pub(crate) fn of_pods<'a>(
     pods: impl Iterator<Item = &'a PodView>,
     log: Option<&LogState>,
 ) -> Option<Failure> {
@@ -162,18 +161,18 @@ pub(super) fn of_pods<'a>(
 
 /// A pod whose trainer has ended with 0 has not failed, whatever became of the pod later: a sidecar that fails, or a kubelet
 /// that was restarted, may end it as Failed.
-pub(super) fn has_failed(pod: &PodView) -> bool {
+pub(crate) fn has_failed(pod: &PodView) -> bool {
     trainer(pod).map_or(pod.phase == "Failed", |ended| ended.exit_code != 0)
 }
 
 /// Whether the launcher has proven the result: it ended with 0, and its message names the complete checkpoint.
-pub(super) fn has_proven_result(pod: &PodView) -> bool {
+pub(crate) fn has_proven_result(pod: &PodView) -> bool {
     trainer(pod).is_some_and(|ended| ended.exit_code == 0)
         && message_of(pod).is_some_and(|message| message.checkpoint.is_some())
 }
 
 /// Whether a kubelet has refused the pod, or could not start its trainer.
-pub(super) fn was_refused(pod: &PodView) -> bool {
+pub(crate) fn was_refused(pod: &PodView) -> bool {
     match trainer(pod) {
         Some(ended) => START_ERRORS.contains(&&*ended.reason),
         None => {
@@ -193,7 +192,7 @@ fn ended_at(pod: &PodView) -> Option<Timestamp> {
 }
 
 /// The message of the launcher, if it wrote one.
-pub(super) fn message_of(pod: &PodView) -> Option<Message> {
+pub(crate) fn message_of(pod: &PodView) -> Option<Message> {
     serde_json::from_str(&trainer(pod)?.message).ok()
 }
 

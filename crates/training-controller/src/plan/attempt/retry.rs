@@ -8,22 +8,57 @@ use std::time::Duration;
 
 use api::{
     reasons,
-    trainingjob::{Mitigation, TrainingJobStatus},
+    trainingjob::{Checkpoint, Mitigation, TrainingJobStatus},
 };
-
 use workload::digest::digest;
 
-use super::{
-    defaults::Timings,
-    failure::{Class, Failure},
-    mitigation,
-    status::Streaks,
+use super::failure::{Class, Failure};
+use crate::{
+    plan::{children::mitigation, defaults::Timings},
+    validate::ValidJob,
 };
-use crate::validate::ValidJob;
+
+/// Ended attempts in a row, the last one included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Streaks {
+    /// Those that have started, and left no newer checkpoint.
+    pub(crate) without_progress: i32,
+    /// Those that could not start; 0: the last one has.
+    pub(crate) failed_starts: i32,
+    /// Whether the last one has left a newer checkpoint than the failed one before it.
+    pub(crate) has_advanced: bool,
+}
+
+/// Reasons of attempts that waited for a place, which earlier releases counted as attempts without progress.
+pub(crate) const PLACES: [&str; 3] =
+    [reasons::UNSCHEDULABLE, reasons::STARTING, reasons::VOLUME_NOT_ATTACHED];
+
+pub(crate) fn streaks(before: &TrainingJobStatus, failure: &Failure, current: &TrainingJobStatus) -> Streaks {
+    let step = |checkpoint: Option<&Checkpoint>| checkpoint.map_or(0, |saved| saved.step);
+    // The launcher has looked at it.
+    let reached = step(failure.checkpoint.as_ref().or(current.checkpoint.as_ref()));
+    // What the log said of a checkpoint may be in the status already, so the attempt's own progress counts, too.
+    let resumed = before.failure.as_ref().and_then(|failure| failure.checkpoint_step).unwrap_or_default();
+    let has_advanced = reached > resumed;
+    // Both wait without GPUs, and say what they wait for.
+    let could_start = !matches!(failure.class, Class::CannotStart | Class::OutOfSpace);
+    let waited = before.failure.as_ref().is_some_and(|failure| PLACES.contains(&&*failure.reason));
+    let counted = if before.failed_starts.is_none() && waited { 0 } else { before.attempts_without_progress };
+    let starts = if has_advanced { 0 } else { before.failed_starts.unwrap_or_default() };
+    Streaks {
+        without_progress: match (has_advanced, could_start) {
+            (true, _) => 0,
+            (false, true) => counted.saturating_add(1),
+            (false, false) => counted,
+        },
+        failed_starts: if could_start { 0 } else { starts.saturating_add(1) },
+        has_advanced,
+    }
+}
 
 /// What follows a failed attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     Again {
         wait: Duration,
         /// Whether the failure counts against `retryLimit`.
@@ -43,7 +78,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 const PAUSE_OF_FULL_VOLUMES: Duration = Duration::from_secs(3_600);
 
 /// `streaks`: of attempts, this one included. `status.retries`: those before it that count.
-pub(super) fn next(
+pub(crate) fn next(
     valid: &ValidJob,
     status: &TrainingJobStatus,
     (number, failure): (i32, &Failure),

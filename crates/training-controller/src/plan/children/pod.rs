@@ -22,16 +22,15 @@ use workload::template::{
     container_security, env_var, literal, mount, non_empty, pod_security, product_affinity, tolerations,
 };
 
-use super::{defaults::Defaults, metadata::pod_labels};
+use super::metadata::pod_labels;
 use crate::{
     names,
-    resume::SOURCE_PATH,
+    objects::pod::TRAINER,
+    plan::defaults::Defaults,
     swift::{Command, STOP_FILE, TUNING_VARIABLES},
-    validate::ValidJob,
+    validate::{SOURCE_PATH, ValidJob},
 };
 
-/// Name of the main container.
-pub(crate) const TRAINER: &str = "trainer";
 /// Name of the init container.
 const INSTALLER: &str = "launcher-installer";
 
@@ -52,24 +51,24 @@ const TOKEN_KEY: &str = "token";
 
 /// What one attempt runs.
 #[derive(Clone, Debug)]
-pub(super) struct Attempt<'a> {
-    pub(super) number: i32,
-    pub(super) job: &'a str,
-    pub(super) image: &'a str,
-    pub(super) command: &'a Command,
+pub(crate) struct Attempt<'a> {
+    pub(crate) number: i32,
+    pub(crate) job: &'a str,
+    pub(crate) image: &'a str,
+    pub(crate) command: &'a Command,
     /// Outputs of other jobs that are read.
-    pub(super) results: &'a [DependencyResult],
+    pub(crate) results: &'a [DependencyResult],
     /// Nodes that are not used.
-    pub(super) avoided: &'a [AvoidedNode],
+    pub(crate) avoided: &'a [AvoidedNode],
     /// They are used if there is no other.
-    pub(super) are_last_choice: bool,
+    pub(crate) are_last_choice: bool,
     /// Checkpoints of an earlier job.
-    pub(super) resume_from: Option<&'a ResolvedResume>,
+    pub(crate) resume_from: Option<&'a ResolvedResume>,
     /// Where what is loaded from hubs is kept.
-    pub(super) hub_cache: Option<&'a str>,
+    pub(crate) hub_cache: Option<&'a str>,
 }
 
-pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &Defaults) -> PodTemplateSpec {
+pub(crate) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &Defaults) -> PodTemplateSpec {
     let scheduling = valid.pods.scheduling.as_ref();
     let Scheduling { node_selector, tolerations: _, priority_class_name, runtime_class_name, scheduler_name } =
         scheduling.cloned().unwrap_or_default();
@@ -340,7 +339,7 @@ fn volumes(valid: &ValidJob, attempt: &Attempt<'_>) -> (Vec<Volume>, Vec<VolumeM
 }
 
 /// Whether no Linux node has such a device, so that the trainer uses the CPU.
-pub(super) fn runs_on_cpu_instead(device: Device) -> bool {
+pub(crate) fn runs_on_cpu_instead(device: Device) -> bool {
     match device {
         Device::Mps => true,
         Device::Nvidia | Device::Ascend | Device::Cpu => false,

@@ -8,14 +8,14 @@ use crate::{
 
 /// What decides on the memory of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Settings {
-    pub(super) batch: Batch,
+pub(crate) struct Settings {
+    pub(crate) batch: Batch,
     /// `None`: the user configures DeepSpeed.
-    pub(super) sharding: Option<Sharding>,
+    pub(crate) sharding: Option<Sharding>,
 }
 
 /// The settings after so many steps.
-pub(super) fn settings(valid: &ValidJob, steps: usize) -> Settings {
+pub(crate) fn settings(valid: &ValidJob, steps: usize) -> Settings {
     let mut settings = Settings { batch: valid.batch, sharding: valid.sharding };
     for _ in 0..steps {
         settings = step(valid, settings).map_or(settings, |(next, _)| next);
@@ -25,14 +25,14 @@ pub(super) fn settings(valid: &ValidJob, steps: usize) -> Settings {
 
 /// A step, for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) text: String,
+pub(crate) struct Change {
+    pub(crate) text: String,
     /// Whether it changes what DeepSpeed distributes, so that earlier checkpoints cannot be resumed from.
-    pub(super) shards: bool,
+    pub(crate) shards: bool,
 }
 
 /// What the next step would change; `None`: nothing is left to try.
-pub(super) fn next_change(valid: &ValidJob, steps: usize) -> Option<Change> {
+pub(crate) fn next_change(valid: &ValidJob, steps: usize) -> Option<Change> {
     step(valid, settings(valid, steps)).map(|(_, change)| change)
 }
 

@@ -10,37 +10,37 @@ use api::{
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 
 use super::{
-    defaults::Defaults,
     metadata::{labels_of_attempt, metadata},
     mitigation,
     pod::{Attempt, pod_template},
 };
 use crate::{
     names,
+    plan::defaults::Defaults,
     swift::{self, Run, Sharding, StartModel, Version},
     validate::ValidJob,
 };
 
 /// What an attempt runs with, besides the spec.
 #[derive(Clone, Debug)]
-pub(super) struct Inputs<'a> {
-    pub(super) model: StartModel,
-    pub(super) reward_model: Option<String>,
-    pub(super) image: &'a str,
-    pub(super) version: Version,
-    pub(super) results: &'a [DependencyResult],
+pub(crate) struct Inputs<'a> {
+    pub(crate) model: StartModel,
+    pub(crate) reward_model: Option<String>,
+    pub(crate) image: &'a str,
+    pub(crate) version: Version,
+    pub(crate) results: &'a [DependencyResult],
     /// Checkpoints of an earlier job.
-    pub(super) resume_from: Option<&'a ResolvedResume>,
-    pub(super) hub_cache: Option<&'a str>,
+    pub(crate) resume_from: Option<&'a ResolvedResume>,
+    pub(crate) hub_cache: Option<&'a str>,
     /// Steps to save memory that earlier attempts made necessary.
-    pub(super) mitigations: usize,
+    pub(crate) mitigations: usize,
     /// Nodes that are not used.
-    pub(super) avoided: &'a [AvoidedNode],
+    pub(crate) avoided: &'a [AvoidedNode],
     /// They are used if there is no other.
-    pub(super) are_last_choice: bool,
+    pub(crate) are_last_choice: bool,
 }
 
-pub(super) fn attempt_job(valid: &ValidJob, number: i32, inputs: &Inputs<'_>, defaults: &Defaults) -> Job {
+pub(crate) fn attempt_job(valid: &ValidJob, number: i32, inputs: &Inputs<'_>, defaults: &Defaults) -> Job {
     let name = names::attempt(&valid.name, number);
     let settings = mitigation::settings(valid, inputs.mitigations);
     let command = swift::command(&Run {

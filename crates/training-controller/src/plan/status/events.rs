@@ -6,7 +6,8 @@ use api::{
 };
 use runtime::events::{Note, Severity};
 
-use super::{conditions::STALLS, failure::Failure};
+use super::conditions::STALLS;
+use crate::plan::attempt::failure::Failure;
 
 /// Reasons whose events are warnings, in addition to `STALLS`.
 const ALARMING: [&str; 9] = [
@@ -24,13 +25,13 @@ const ALARMING: [&str; 9] = [
 const ORDINARY: [&str; 4] = [reasons::STARTING, reasons::PREPARING, reasons::NOT_RUNNING, reasons::RETRYING];
 
 /// The attempt of this number has failed.
-pub(super) fn of_failure(number: i32, failure: &Failure) -> Note {
+pub(crate) fn of_failure(number: i32, failure: &Failure) -> Note {
     let message = format!("attempt {number} failed: {}", failure.message);
     Note { severity: Severity::Warning, reason: failure.reason, message }
 }
 
 /// `reason`: that of the new status.
-pub(super) fn of_change(
+pub(crate) fn of_change(
     before: Option<&TrainingJobStatus>,
     after: &TrainingJobStatus,
     reason: &'static str,

@@ -18,7 +18,7 @@ use crate::{
 const BELOW: f64 = 0.01;
 
 /// For `FactTimes`, while it is true.
-pub(super) fn fact(observed: &Observed, attempt: &Attempt<'_>) -> Option<String> {
+pub(crate) fn fact(observed: &Observed, attempt: &Attempt<'_>) -> Option<String> {
     match observed.gpus {
         Utilization::Known(ratio) if ratio < BELOW => Some(name(attempt)),
         Utilization::Known(_) | Utilization::Unknown | Utilization::NotWatched => None,
@@ -30,7 +30,7 @@ fn name(attempt: &Attempt<'_>) -> String {
 }
 
 /// When to look again: values of agents start no reconcile.
-pub(super) fn requeue_after(
+pub(crate) fn requeue_after(
     valid: &ValidJob,
     observed: &Observed,
     attempt: &Attempt<'_>,
@@ -55,7 +55,7 @@ fn left(valid: &ValidJob, observed: &Observed, fact: &str, now: Timestamp) -> Op
 }
 
 /// After half of the time that the log may be silent.
-pub(super) fn verdict(
+pub(crate) fn verdict(
     valid: &ValidJob,
     observed: &Observed,
     attempt: &Attempt<'_>,

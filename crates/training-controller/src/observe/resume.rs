@@ -6,11 +6,14 @@ use api::trainingjob::TrainingJob;
 use runtime::cache::Key;
 use workload::pod::PodView;
 
+use super::claims::writers;
 use crate::{
     Context, names,
-    observe::{has_ended, job_of},
-    plan::{has_stopped, is_uploading},
-    wants::{claim_key, output_claim, resume_key},
+    objects::{
+        pod::{has_stopped, job_of},
+        training_job::{has_begun, has_trained},
+    },
+    relations::wants::{resume_key, source_claim},
 };
 
 /// What is known of the source.
@@ -26,20 +29,17 @@ pub(crate) struct ResumeSource {
     pub(crate) pod: Option<String>,
 }
 
-/// Where the pods of a job mount the claim of `spec.resumeFrom`.
-pub(crate) const SOURCE_PATH: &str = "/opt/resume-from";
-
 /// Names of writers that are kept.
 const MOST_WRITERS: usize = 4;
 
 /// `None`: the job begins anew.
-pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<ResumeSource> {
+pub(super) fn observe(ctx: &Context, job: &TrainingJob) -> Option<ResumeSource> {
     let named = job.spec.resume_from.as_ref()?;
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let own = Key::of(job);
     let other = named.job.as_ref().map(|name| Key::new(namespace, name)).filter(|key| *key != own);
     let other = other.and_then(|key| ctx.training_jobs.get(&key));
-    let claim = claim(job, other.as_deref());
+    let claim = source_claim(job, other.as_deref());
     let writers: Vec<Key> =
         writers(ctx, namespace, &claim).into_iter().filter(|writer| *writer != own).collect();
     let is_writer = |key: &&Key| ctx.training_jobs.get(key).is_some_and(|job| may_write(&job));
@@ -53,36 +53,9 @@ pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<ResumeSource> 
     Some(ResumeSource { job: other, claim, writers: names, pod: pods.map(|pod| pod.name().to_owned()) })
 }
 
-/// The jobs whose output is in a claim. Of one that is gone, the claim has the name.
-pub(crate) fn writers(ctx: &Context, namespace: &str, claim: &str) -> Vec<Key> {
-    let known = ctx.outputs.of_key(&claim_key(namespace, claim));
-    let gone = ctx.claims.get(&Key::new(namespace, claim)).and_then(|claim| {
-        let name = claim.instance.as_ref()?.of_kind(names::KIND)?.to_owned();
-        Some(Key::new(namespace, &name))
-    });
-    known.into_iter().chain(gone).collect()
-}
-
-/// The claim of the source: that of the job, if it exists, or as it was recorded before the job was deleted.
-pub(crate) fn claim(job: &TrainingJob, other: Option<&TrainingJob>) -> String {
-    let recorded = job.status.as_ref().and_then(|status| status.resume_from.as_ref());
-    let named = job.spec.resume_from.clone().unwrap_or_default();
-    match (named.claim_name, other, recorded) {
-        (Some(claim), _, _) => claim,
-        (None, Some(other), _) => output_claim(other),
-        (None, None, Some(recorded)) => recorded.claim_name.clone(),
-        (None, None, None) => names::claim(named.job.as_deref().unwrap_or_default()),
-    }
-}
-
-/// Whether no attempt of a job follows, nor goes on but for the grace period of its pods.
-pub(crate) fn has_trained(job: &TrainingJob) -> bool {
-    has_ended(job) || is_uploading(job.status.as_ref()) || job.metadata.deletion_timestamp.is_some()
-}
-
 /// A job that has not begun waits for no claim, so that two new ones do not wait for each other.
 fn may_write(job: &TrainingJob) -> bool {
-    !has_trained(job) && job.status.as_ref().is_some_and(|status| status.attempts > 0)
+    !has_trained(job) && has_begun(job)
 }
 
 /// The pod of an upload reads only.
@@ -94,7 +67,7 @@ fn writes(pod: &PodView, job: &str) -> bool {
 mod tests {
     use api::{
         conditions, reasons,
-        trainingjob::{Phase, ResolvedResume, TrainingJobStatus},
+        trainingjob::{Phase, TrainingJobStatus},
     };
     use runtime::conditions::{Verdict, merged};
 
@@ -121,16 +94,5 @@ mod tests {
         first.status = Some(status);
         first.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
         assert!(!may_write(&first), "it is being deleted");
-    }
-
-    #[test]
-    fn the_claim_of_a_job_is_known_after_its_deletion_if_it_was_recorded() {
-        let spec = "{model: m, dataset: d, method: lora, resumeFrom: {job: first}}";
-        let mut next = job("next", spec);
-        let own = job("first", "{model: m, dataset: d, method: lora, output: {claimName: shared}}");
-        assert_eq!((claim(&next, None), claim(&next, Some(&own))), ("first-output".into(), "shared".into()));
-        let recorded = ResolvedResume { claim_name: "shared".to_owned(), ..ResolvedResume::default() };
-        next.status = Some(TrainingJobStatus { resume_from: Some(recorded), ..TrainingJobStatus::default() });
-        assert_eq!(claim(&next, None), "shared");
     }
 }

@@ -6,7 +6,7 @@ use super::metadata::{metadata, selector};
 use crate::{names, swift::MASTER_PORT, validate::ValidJob};
 
 /// `None`: one pod needs no rendezvous.
-pub(super) fn service(valid: &ValidJob) -> Option<Service> {
+pub(crate) fn service(valid: &ValidJob) -> Option<Service> {
     (valid.nodes > 1).then(|| Service {
         metadata: metadata(valid, names::service(&valid.name)),
         spec: Some(ServiceSpec {

@@ -34,19 +34,19 @@ fn left(node: &AvoidedNode, now: Timestamp) -> Option<Duration> {
 }
 
 /// Nodes that an attempt avoids which is created now.
-pub(super) fn avoided(status: &TrainingJobStatus, now: Timestamp) -> Vec<AvoidedNode> {
+pub(crate) fn avoided(status: &TrainingJobStatus, now: Timestamp) -> Vec<AvoidedNode> {
     status.avoided_nodes.iter().filter(|node| left(node, now).is_some()).cloned().collect()
 }
 
 /// Whether the nodes are used if there is no other: the attempt before has found none. Some that buy nodes for pods, such as
 /// Karpenter, ignore a pod that may not use a certain node.
-pub(super) fn are_last_choice(status: &TrainingJobStatus) -> bool {
+pub(crate) fn are_last_choice(status: &TrainingJobStatus) -> bool {
     let last = status.failure.as_ref().filter(|failure| failure.attempt == status.ended_attempts);
     last.is_some_and(|failure| failure.reason == reasons::UNSCHEDULABLE)
 }
 
 /// `found` is added, unless it is known.
-pub(super) fn add(known: &mut Vec<AvoidedNode>, found: Vec<AvoidedNode>, now: Timestamp) {
+pub(crate) fn add(known: &mut Vec<AvoidedNode>, found: Vec<AvoidedNode>, now: Timestamp) {
     for node in found {
         if known.iter().any(|one| one.node == node.node && left(one, now).is_some()) {
             continue;
@@ -60,14 +60,14 @@ pub(super) fn add(known: &mut Vec<AvoidedNode>, found: Vec<AvoidedNode>, now: Ti
 }
 
 /// Nodes whose GPU failed while a pod of the job held it.
-pub(super) fn with_gpu_faults(observed: &Observed, now: Timestamp) -> Vec<AvoidedNode> {
+pub(crate) fn with_gpu_faults(observed: &Observed, now: Timestamp) -> Vec<AvoidedNode> {
     let node = |(name, fault): (&String, &String)| new(name, reasons::GPU_FAULT, fault.clone(), now);
     observed.gpu_faults.iter().map(node).collect()
 }
 
 /// Nodes that have refused pods of this attempt and of the one before. A device plugin that restarts, and a scheduler that
 /// knows the pods of a node too late (`OutOfcpu`), cause one refusal.
-pub(super) fn that_refused(
+pub(crate) fn that_refused(
     pods: &[&PodView],
     before: &TrainingJobStatus,
     now: Timestamp,
@@ -91,7 +91,7 @@ fn new(node: &str, reason: &str, message: String, now: Timestamp) -> AvoidedNode
 }
 
 /// `; nodes a and b are avoided …`, for a message; empty if none is.
-pub(super) fn words(nodes: &[AvoidedNode]) -> String {
+pub(crate) fn words(nodes: &[AvoidedNode]) -> String {
     let names: Vec<&str> = nodes.iter().take(MOST_NAMES).map(|node| node.node.as_str()).collect();
     let more = match nodes.len().saturating_sub(MOST_NAMES) {
         0 => String::new(),

@@ -14,7 +14,7 @@ use std::{
 use api::trainingjob::{DEFAULT_OUTPUT_DIR, TrainingJob, TrainingJobSpec};
 use runtime::cache::Key;
 
-use crate::{names, validate::is_below};
+use crate::names;
 
 /// One thing that a job waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,6 +164,18 @@ pub(crate) fn resume_key(job: &TrainingJob) -> Option<Key> {
     of_job.or_else(of_claim).filter(|key| *key != Key::of(job))
 }
 
+/// The claim of `spec.resumeFrom`: that of the job, if it exists, or as it was recorded before the job was deleted.
+pub(crate) fn source_claim(job: &TrainingJob, other: Option<&TrainingJob>) -> String {
+    let recorded = job.status.as_ref().and_then(|status| status.resume_from.as_ref());
+    let named = job.spec.resume_from.clone().unwrap_or_default();
+    match (named.claim_name, other, recorded) {
+        (Some(claim), _, _) => claim,
+        (None, Some(other), _) => output_claim(other),
+        (None, None, Some(recorded)) => recorded.claim_name.clone(),
+        (None, None, None) => names::claim(named.job.as_deref().unwrap_or_default()),
+    }
+}
+
 /// Whether `job` may provide it, by its name or its output.
 pub(crate) fn may_be_of(want: &Want, job: &TrainingJob) -> bool {
     match want {
@@ -175,8 +187,16 @@ pub(crate) fn may_be_of(want: &Want, job: &TrainingJob) -> bool {
     }
 }
 
+/// Whether an absolute path equals the folder or lies below it.
+pub(crate) fn is_below(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder.trim_end_matches('/'))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 #[cfg(test)]
 mod tests {
+    use api::trainingjob::{ResolvedResume, TrainingJobStatus};
+
     use super::*;
     use crate::tests::job;
 
@@ -258,5 +278,19 @@ mod tests {
             keys_of_dependency(&job("a", &spec)).len()
         };
         assert_eq!([keys("/output"), keys("/output/a"), keys("/mnt/x")], [2, 3, 3]);
+    }
+
+    #[test]
+    fn the_claim_of_a_job_is_known_after_its_deletion_if_it_was_recorded() {
+        let spec = "{model: m, dataset: d, method: lora, resumeFrom: {job: first}}";
+        let mut next = job("next", spec);
+        let own = job("first", "{model: m, dataset: d, method: lora, output: {claimName: shared}}");
+        assert_eq!(
+            (source_claim(&next, None), source_claim(&next, Some(&own))),
+            ("first-output".into(), "shared".into())
+        );
+        let recorded = ResolvedResume { claim_name: "shared".to_owned(), ..ResolvedResume::default() };
+        next.status = Some(TrainingJobStatus { resume_from: Some(recorded), ..TrainingJobStatus::default() });
+        assert_eq!(source_claim(&next, None), "shared");
     }
 }

@@ -14,10 +14,7 @@ mod checks;
 
 use std::time::Duration;
 
-use api::{
-    conditions, reasons,
-    trainingjob::{Phase, TrainingJobStatus},
-};
+use api::reasons;
 use jiff::Timestamp;
 use workload::{
     pod::PodView,
@@ -25,26 +22,27 @@ use workload::{
 };
 
 use super::{
-    conditions as verdicts,
-    defaults::Timings,
+    clock::deadline,
     failure::{self, Class, Failure, has_failed, has_proven_result},
-    loss,
-    pod::TRAINER,
-    status,
 };
 use crate::{
-    job_view::JobView,
     names,
-    observe::{Observed, is_pod_of, job_of},
+    objects::{
+        job_view::JobView,
+        pod::{TRAINER, has_stopped, is_pod_of, job_of},
+        training_job::{has_ended, is_uploading},
+    },
+    observe::Observed,
+    plan::{children::claim, defaults::Timings},
     progress::Access,
     validate::ValidJob,
 };
 
-pub(super) use checks::{has_begun, start_fault_fact};
+pub(crate) use checks::{has_begun, start_fault_fact};
 
 /// Where the job is.
 #[derive(Debug)]
-pub(super) enum Stage<'a> {
+pub(crate) enum Stage<'a> {
     /// It has succeeded or failed; nothing is made any more.
     Terminal,
     /// An attempt runs.
@@ -65,20 +63,27 @@ pub(super) enum Stage<'a> {
 
 /// An attempt that has begun.
 #[derive(Debug)]
-pub(super) struct Attempt<'a> {
-    pub(super) number: i32,
+pub(crate) struct Attempt<'a> {
+    pub(crate) number: i32,
     /// `None`: it was deleted.
-    pub(super) job: Option<&'a JobView>,
-    pub(super) pods: Vec<&'a PodView>,
+    pub(crate) job: Option<&'a JobView>,
+    pub(crate) pods: Vec<&'a PodView>,
     /// It is over, and what is known of its end is not complete yet.
-    pub(super) is_ending: bool,
+    pub(crate) is_ending: bool,
     /// When it may have to be looked at again although no object changes.
-    pub(super) requeue_after: Option<Duration>,
+    pub(crate) requeue_after: Option<Duration>,
+}
+
+impl<'a> Attempt<'a> {
+    /// The pod of rank 0, by its index: Kubernetes shortens the names of pods.
+    pub(crate) fn rank_zero(&self) -> Option<&'a PodView> {
+        self.pods.iter().copied().find(|pod| pod.completion_index == Some(0))
+    }
 }
 
 /// How an attempt ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     Succeeded,
     /// By `spec.suspend`.
     Suspended,
@@ -92,11 +97,11 @@ const EVIDENCE_IS_COMPLETE_AFTER: Duration = Duration::from_secs(10);
 /// Kubernetes notices a dead node after 40 s; the times of nodes and of this process differ.
 const NODES_ARE_NOTICED_WITHIN: Duration = Duration::from_secs(60);
 /// The watches of Jobs and pods are independent: a Job may be seen to have failed before its pod.
-pub(super) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
 /// Longer than any pause between attempts: a time beyond it was written before the clock was set back.
 const LATEST_ATTEMPT: Duration = Duration::from_secs(7_200);
 /// A sidecar that is injected, and the processes of a rank, end with their trainer, or they do not end.
-pub(super) const SIDECARS_END_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const SIDECARS_END_WITHIN: Duration = Duration::from_secs(60);
 const RANKS_END_WITHIN: Duration = Duration::from_secs(300);
 /// A kubelet closes the log of a container that has ended at once.
 const LOGS_ARE_READ_WITHIN: Duration = Duration::from_secs(5);
@@ -105,17 +110,17 @@ const OVER: &str = "over: attempt";
 /// The fact since when rank 0 has proven the result.
 const PROVEN: &str = "proven: attempt";
 
-pub(super) fn stage<'a>(
+pub(crate) fn stage<'a>(
     valid: &ValidJob,
     observed: &'a Observed,
     timings: &Timings,
     now: Timestamp,
 ) -> Stage<'a> {
     let status = observed.job.status.as_ref();
-    if matches!(status.and_then(|status| status.phase), Some(Phase::Succeeded | Phase::Failed)) {
+    if has_ended(&observed.job) {
         return Stage::Terminal;
     }
-    let started = started(observed);
+    let started = observed.started();
     let ended = status.map_or(0, |status| status.ended_attempts);
     if started > ended {
         return current(valid, observed, started, timings, now);
@@ -143,39 +148,11 @@ pub(super) fn stage<'a>(
     }
     let next = status.and_then(|status| status.next_attempt_time.as_ref()).map(|time| time.0);
     let is_ahead = |next: &Timestamp| *next > now && elapsed(now, *next) <= LATEST_ATTEMPT;
-    let has_room = status.is_some_and(|status| status::has_grown(valid, observed, status));
+    let has_room = status.is_some_and(|status| claim::has_grown(valid, observed, status));
     match next.filter(is_ahead).filter(|_| !has_room) {
         Some(at) => Stage::Later { at },
         None => Stage::Due { attempt: started.saturating_add(1) },
     }
-}
-
-/// The number of the last attempt, whether or not the status has it.
-pub(super) fn started(observed: &Observed) -> i32 {
-    let recorded = observed.job.status.as_ref().map_or(0, |status| status.attempts);
-    observed.attempts.keys().copied().max().unwrap_or_default().max(recorded)
-}
-
-/// Whether the training has succeeded and its result is, or was, to be uploaded.
-pub(crate) fn is_uploading(status: Option<&TrainingJobStatus>) -> bool {
-    let mut known = status.into_iter().flat_map(|status| &status.conditions);
-    known.any(|condition| condition.type_ == conditions::UPLOADED)
-}
-
-/// Whether no process of a pod runs any more, as far as its kubelet says.
-pub(crate) fn has_stopped(pod: &PodView) -> bool {
-    pod.phase == "Failed" || pod.phase == "Succeeded"
-}
-
-/// How long the job may still take; `None`: without a limit, or its time does not count now.
-pub(super) fn deadline(
-    valid: &ValidJob,
-    status: Option<&TrainingJobStatus>,
-    now: Timestamp,
-) -> Option<Duration> {
-    let since = status::active_since(status?)?;
-    let left = valid.active_deadline?.saturating_sub(status::active_before(status?));
-    Some(remaining(left, since, now).unwrap_or_default())
 }
 
 fn exceeded(valid: &ValidJob) -> Failure {
@@ -242,7 +219,7 @@ fn current<'a>(
         checks::silent_log(valid, observed, now),
         checks::no_first_step(valid, observed, &attempt, now),
         checks::start_fault(observed, &attempt, timings, now),
-        loss::failure(valid, observed).map(Ok),
+        checks::trains_nothing(valid, observed).map(Ok),
         checks::half_placed(valid, observed, &attempt, timings, now),
         checks::avoids_all(observed, &attempt, timings, now),
     ];
@@ -281,9 +258,9 @@ fn proven(
 }
 
 /// For `FactTimes`, once rank 0 has proven the result: its pod may lose the proof when its kubelet is restarted.
-pub(super) fn proven_fact(observed: &Observed, attempt: &Attempt<'_>) -> Option<String> {
+pub(crate) fn proven_fact(observed: &Observed, attempt: &Attempt<'_>) -> Option<String> {
     let fact = format!("{PROVEN} {}", attempt.number);
-    let has_result = verdicts::rank_zero(attempt).is_some_and(has_proven_result);
+    let has_result = attempt.rank_zero().is_some_and(has_proven_result);
     (has_result || observed.facts.contains_key(&fact)).then_some(fact)
 }
 
@@ -292,7 +269,7 @@ fn unread(attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<
     let since = observed.facts.get(&end_fact(attempt.number)).copied().unwrap_or(now);
     let has_ended =
         |pod: &PodView| pod.container(TRAINER).is_some_and(|container| container.state.terminated.is_some());
-    let pod = verdicts::rank_zero(attempt);
+    let pod = attempt.rank_zero();
     let is_seen = pod.is_some_and(has_ended) || observed.has_newest_pods();
     let mut logs = observed.log.iter();
     let is_read = !logs.any(|log| log.access == Access::Readable && !log.is_complete);
@@ -347,6 +324,6 @@ fn failed(
 }
 
 /// For `FactTimes`, while it is true.
-pub(super) fn end_fact(attempt: i32) -> String {
+pub(crate) fn end_fact(attempt: i32) -> String {
     format!("{OVER} {attempt}")
 }

@@ -10,12 +10,12 @@ use crate::{NAME, names, validate::ValidJob};
 /// Value of the label `app` on every pod.
 const APP: &str = "training-job";
 
-pub(super) fn metadata(valid: &ValidJob, name: String) -> ObjectMeta {
+pub(crate) fn metadata(valid: &ValidJob, name: String) -> ObjectMeta {
     ObjectMeta { owner_references: Some(vec![valid.owner.clone()]), ..metadata_without_owner(valid, name) }
 }
 
 /// For what stays when the TrainingJob is deleted.
-pub(super) fn metadata_without_owner(valid: &ValidJob, name: String) -> ObjectMeta {
+pub(crate) fn metadata_without_owner(valid: &ValidJob, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(valid.namespace.clone()),
@@ -24,7 +24,7 @@ pub(super) fn metadata_without_owner(valid: &ValidJob, name: String) -> ObjectMe
     }
 }
 
-pub(super) fn labels_of(name: &str) -> BTreeMap<String, String> {
+pub(crate) fn labels_of(name: &str) -> BTreeMap<String, String> {
     let mut labels = selector(name);
     labels.insert(labels::MANAGED_BY.to_owned(), NAME.to_owned());
     labels
@@ -38,14 +38,14 @@ pub(crate) fn labels_of_attempt(name: &str, number: i32) -> BTreeMap<String, Str
 }
 
 /// Labels of the pods, the user's included.
-pub(super) fn pod_labels(valid: &ValidJob) -> BTreeMap<String, String> {
+pub(crate) fn pod_labels(valid: &ValidJob) -> BTreeMap<String, String> {
     let mut labels = valid.pods.pod_labels.clone();
     labels.extend(labels_of(&valid.name));
     labels.insert(labels::APP.to_owned(), APP.to_owned());
     labels
 }
 
-pub(super) fn selector(instance: &str) -> BTreeMap<String, String> {
+pub(crate) fn selector(instance: &str) -> BTreeMap<String, String> {
     [(labels::NAME, names::KIND), (labels::INSTANCE, instance)]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into()

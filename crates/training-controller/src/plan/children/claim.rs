@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use api::{
     labels, reasons,
-    trainingjob::{AccessMode, TrainingJob},
+    trainingjob::{AccessMode, TrainingJob, TrainingJobStatus},
 };
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
+use quantity::Bytes;
 use workload::{
     Cause,
     claim::{ClaimView, deletion},
@@ -19,12 +20,13 @@ use workload::{
 use super::metadata::metadata_without_owner;
 use crate::{
     names,
+    objects::training_job::has_begun,
     observe::Observed,
     validate::{Claim, ValidJob},
 };
 
 /// `None`: the user's own is used.
-pub(super) fn claim(valid: &ValidJob) -> Option<PersistentVolumeClaim> {
+pub(crate) fn claim(valid: &ValidJob) -> Option<PersistentVolumeClaim> {
     let Claim::Made { name, size, class, mode } = &valid.output.claim else { return None };
     let mut metadata = metadata_without_owner(valid, name.clone());
     metadata.annotations = Some([(labels::MADE_FOR.to_owned(), valid.owner.uid.clone())].into());
@@ -51,12 +53,12 @@ fn text(mode: AccessMode) -> &'static str {
 }
 
 /// Whether the claim was made for a TrainingJob of this name: for this one, or for an earlier one.
-pub(super) fn is_of_name(claim: &ClaimView, name: &str) -> bool {
+pub(crate) fn is_of_name(claim: &ClaimView, name: &str) -> bool {
     claim.instance.as_ref().and_then(|instance| instance.of_kind(names::KIND)) == Some(name)
 }
 
 /// Whether a claim is to be made and is not there.
-pub(super) fn is_missing(valid: &ValidJob, observed: &Observed) -> bool {
+pub(crate) fn is_missing(valid: &ValidJob, observed: &Observed) -> bool {
     match &valid.output.claim {
         Claim::Existing(_) => false,
         Claim::Made { name, .. } => observed.claims.get(name).is_none_or(Option::is_none),
@@ -64,12 +66,11 @@ pub(super) fn is_missing(valid: &ValidJob, observed: &Observed) -> bool {
 }
 
 /// Why the claim that is to be made cannot be the one of its name that is there.
-pub(super) fn conflict(valid: &ValidJob, claim: &ClaimView, job: &TrainingJob) -> Option<Cause> {
+pub(crate) fn conflict(valid: &ValidJob, claim: &ClaimView, job: &TrainingJob) -> Option<Cause> {
     let Claim::Made { name, size, class, mode } = &valid.output.claim else { return None };
     let named = format!("PersistentVolumeClaim {}/{name}", valid.namespace);
     // What an attempt has written is there, and the next one needs it.
-    let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
-    if !is_of_name(claim, &valid.name) && !has_begun {
+    if !is_of_name(claim, &valid.name) && !has_begun(job) {
         let message = format!(
             "{named} exists and was not made for a TrainingJob of this name; to use it, create the TrainingJob with \
              spec.output.claimName {name}; else delete the claim, or give the TrainingJob another name"
@@ -125,7 +126,7 @@ fn amount(size: Option<&Quantity>) -> Option<&str> {
 }
 
 /// That the output has less space than the spec asks for, because the claim of an earlier job is used as it is.
-pub(super) fn shortage(valid: &ValidJob, observed: &Observed) -> Option<String> {
+pub(crate) fn shortage(valid: &ValidJob, observed: &Observed) -> Option<String> {
     let Claim::Made { name, size, .. } = &valid.output.claim else { return None };
     let claim = observed.claims.get(name)?.as_ref().filter(|claim| claim.is_bound())?;
     let has = amount(claim.size.as_ref())?;
@@ -136,4 +137,17 @@ pub(super) fn shortage(valid: &ValidJob, observed: &Observed) -> Option<String> 
             valid.namespace, size.0
         )
     })
+}
+
+/// Whether the claim of the output asks for more than when its volume was full.
+pub(crate) fn has_grown(valid: &ValidJob, observed: &Observed, status: &TrainingJobStatus) -> bool {
+    let was = status.failure.as_ref().and_then(|failure| Bytes::parse(failure.output_size.as_ref()?));
+    let is = output_size(valid, observed).and_then(|size| Bytes::parse(&size));
+    was.zip(is).is_some_and(|(was, is)| is > was)
+}
+
+/// What the claim of the output asks for.
+pub(crate) fn output_size(valid: &ValidJob, observed: &Observed) -> Option<String> {
+    let claim = observed.claims.get(valid.output.claim.name())?.as_ref()?;
+    claim.size.as_ref().map(|size| size.0.clone())
 }
