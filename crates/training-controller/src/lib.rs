@@ -66,6 +66,7 @@
 //! - `children/mitigation.rs`: settings that need less GPU memory.
 //! - `children/upload_job.rs`: the Jobs that speak to the store.
 //! - `children/metadata.rs`: name, owner and labels.
+//! - `children/template.rs`: what all pods have in common.
 //! - `status.rs`: the status.
 //! - `status/conditions.rs`: the phase and the conditions.
 //! - `status/events.rs`: events.

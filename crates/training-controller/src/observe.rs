@@ -22,6 +22,7 @@ use crate::{
     names,
     objects::{
         job_view::JobView,
+        pod::is_pod_of,
         training_job::{has_ended, is_being_deleted},
         volume_snapshot::VolumeSnapshot,
     },
@@ -105,6 +106,11 @@ impl Observed {
     pub(crate) fn started(&self) -> i32 {
         let recorded = self.job.status.as_ref().map_or(0, |status| status.attempts);
         self.attempts.keys().copied().max().unwrap_or_default().max(recorded)
+    }
+
+    /// Pods of this very Job, and not of an earlier one of its name.
+    pub(crate) fn pods_of(&self, job: &JobView) -> Vec<&PodView> {
+        self.pods.iter().map(AsRef::as_ref).filter(|pod| is_pod_of(pod, job)).collect()
     }
 
     /// Whether the API server was asked, and has no newer pods.

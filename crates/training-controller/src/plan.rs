@@ -19,6 +19,7 @@ use workload::{
 
 use crate::{
     objects::{
+        job_view::JobView,
         pod::{TRAINER, has_stopped},
         training_job::{has_ended, has_finalizer, is_being_deleted, needs_finalizer},
     },
@@ -119,6 +120,10 @@ pub(crate) enum Deletion {
 }
 
 impl Deletion {
+    fn job(job: &JobView) -> Self {
+        Self::Job(Box::new(job.identity()))
+    }
+
     /// Of a pod that its kubelet cannot report of.
     fn now(pod: &PodView) -> Self {
         Self::Pod { pod: Box::new(pod.identity()), grace: Duration::ZERO }

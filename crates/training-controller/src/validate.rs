@@ -18,7 +18,10 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::Resource;
-use workload::gpu::{Gpus, NodeLabel};
+use workload::{
+    gpu::{Gpus, NodeLabel},
+    stranded::Terms,
+};
 
 use crate::{
     TrainingArgs, names,
@@ -78,6 +81,13 @@ pub(crate) struct ValidJob {
     pub(crate) pods: PodOptions,
     /// Why no further attempt may begin, though one has: a later release accepts less.
     pub(crate) refused: Option<Invalid>,
+}
+
+impl ValidJob {
+    /// How pods on lost nodes are given up; `container`: the one that decides.
+    pub(crate) fn terms(&self, container: &'static str) -> Terms {
+        Terms { timeout: self.node_failure, is_paused: self.pods.paused, container }
+    }
 }
 
 /// Where checkpoints go.

@@ -40,6 +40,11 @@ impl JobView {
         self.metadata.deletion_timestamp.is_some()
     }
 
+    /// Whether it makes pods, and is not being deleted.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.is_finished() && !self.is_being_deleted()
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }

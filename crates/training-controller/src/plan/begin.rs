@@ -43,8 +43,7 @@ impl Scene<'_> {
                 written.dependencies = records.clone();
                 written.completion_time = Some(whole_seconds(self.now));
                 let why = (reasons::DEPENDENCY_FAILED, message.clone());
-                let assessment =
-                    conditions::of_failure(self.valid, self.observed, &self.dependencies, None, why);
+                let assessment = conditions::of_failure(self.valid, self.observed, &self.dependencies, why);
                 return noted(self.observed, written, assessment, self.now);
             }
             // The pods of another job wake up no reconcile of this one.
@@ -129,7 +128,7 @@ impl Scene<'_> {
         let is_old = |number: i32| number < next.saturating_sub(KEPT_JOBS);
         let old = self.observed.attempts.iter().filter(|(number, _)| is_old(**number));
         let old = old.filter(|(_, job)| job.is_finished() && !job.is_being_deleted());
-        old.map(|(_, job)| Deletion::Job(Box::new(job.identity()))).collect()
+        old.map(|(_, job)| Deletion::job(job)).collect()
     }
 
     /// An upgrade of the controller changes neither the image nor the flags of a job that has begun.

@@ -6,4 +6,5 @@ pub(crate) mod metadata;
 pub(crate) mod mitigation;
 pub(crate) mod pod;
 pub(crate) mod service;
+mod template;
 pub(crate) mod upload_job;

@@ -5,10 +5,7 @@ use workload::pod::PodView;
 
 use super::{Child, Run};
 use crate::{
-    objects::{
-        pod::is_pod_of,
-        training_job::{has_begun, has_ended, has_running_attempt},
-    },
+    objects::training_job::{has_begun, has_ended, has_running_attempt},
     observe::{Doubt, Observed},
 };
 
@@ -54,5 +51,5 @@ fn lacks_evidence(observed: &Observed) -> bool {
         let mut containers = pod.containers.iter();
         pod.phase == "Failed" || containers.any(|container| container.state.terminated.is_some())
     };
-    is_over && !observed.pods.iter().any(|pod| is_pod_of(pod, job) && has_ended(pod))
+    is_over && !observed.pods_of(job).into_iter().any(has_ended)
 }

@@ -108,7 +108,7 @@ impl Scene<'_> {
             Next::Never { reason, message } => {
                 let message = format!("{message}{}", self.successor(&written));
                 written.completion_time = Some(whole_seconds(self.now));
-                conditions::of_failure(self.valid, self.observed, &self.dependencies, None, (reason, message))
+                conditions::of_failure(self.valid, self.observed, &self.dependencies, (reason, message))
             }
             Next::Again { .. } => {
                 let at = written.next_attempt_time.as_ref().map(|time| time.0);

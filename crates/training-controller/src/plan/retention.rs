@@ -112,9 +112,9 @@ fn retirement(observed: &Observed, now: Timestamp) -> Retirement {
         running.into_iter().filter(|pod| !has_stopped(pod) && !is_of_upload(pod)).collect();
     let jobs = observed.attempts.values().chain(&observed.upload).chain(&observed.upload_check);
     let unfinished: Vec<Deletion> = jobs
-        .filter(|job| !job.is_finished() && !job.is_being_deleted())
+        .filter(|job| job.is_active())
         .filter(|job| upload.is_none_or(|upload| job.metadata.uid != upload.metadata.uid))
-        .map(|job| Deletion::Job(Box::new(job.identity())))
+        .map(|job| Deletion::job(job))
         .collect();
     if let (Retention::Delete, Some(Owed::Failed(why))) = (output.retention, &owed) {
         // Before anything ends: the pods have the proof of the result.
@@ -175,15 +175,14 @@ fn owed(observed: &Observed) -> Option<Owed<'_>> {
     if !has_trained || is_uploaded {
         return None;
     }
-    Some(match job.filter(|job| !job.is_finished() && !job.is_being_deleted()) {
+    Some(match job.filter(|job| job.is_active()) {
         Some(job) => Owed::UnderWay(job),
         None => Owed::Failed(uploaded.map_or("no upload had begun", |known| &known.message).to_owned()),
     })
 }
 
 fn has_uploaded(observed: &Observed, upload: &JobView) -> bool {
-    let pods = observed.pods.iter().map(AsRef::as_ref).filter(|pod| is_pod_of(pod, upload));
-    upload.completed.is_some() || has_succeeded(&pods.collect::<Vec<_>>())
+    upload.completed.is_some() || has_succeeded(&observed.pods_of(upload))
 }
 
 /// Whether the Job of the last attempt was deleted with the TrainingJob before a controller saw how it ended.

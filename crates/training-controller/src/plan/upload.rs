@@ -24,7 +24,7 @@ use workload::{
     gpu::unschedulable,
     pace::Allowance,
     pod::{PodView, Terminated},
-    stranded::{StrandedPods, Terms},
+    stranded::StrandedPods,
     time::{elapsed, remaining},
 };
 
@@ -39,7 +39,7 @@ use crate::{
     names,
     objects::{
         job_view::{Failed, JobView},
-        pod::{UPLOADER, has_stopped, is_pod_of},
+        pod::{UPLOADER, has_stopped},
         training_job::{condition, needs_finalizer},
     },
     observe::Observed,
@@ -87,7 +87,8 @@ impl Scene<'_> {
     pub(super) fn uploading(&self) -> Run {
         let mut written = status::base(self.observed);
         let Some(upload) = &self.valid.output.upload else { return nothing(written) };
-        let pods = self.upload_pods();
+        let job = self.observed.upload.as_deref();
+        let pods = job.map(|job| self.observed.pods_of(job)).unwrap_or_default();
         let (valid, observed, dependencies) = (self.valid, self.observed, &self.dependencies);
         // Of the attempt that has proven the result: they hold GPUs, and perhaps the volume.
         let unfinished = self.unfinished_jobs();
@@ -106,7 +107,7 @@ impl Scene<'_> {
             }
             State::Due(outlook) => {
                 let mut plan = self.under_way(written, outlook);
-                let gives_way = observed.upload.as_ref().map(|job| Deletion::Job(Box::new(job.identity())));
+                let gives_way = observed.upload.as_ref().map(|job| Deletion::job(job));
                 plan.deletions = unfinished.into_iter().chain(gives_way).collect();
                 plan
             }
@@ -124,15 +125,8 @@ impl Scene<'_> {
     pub(super) fn finished_upload(&self) -> Option<Deletion> {
         let is_done = self.known(types::UPLOADED).is_some_and(|known| known.status == "True");
         let job = self.observed.upload.as_deref().filter(|_| is_done)?;
-        let runs_on = !job.is_finished() && !job.is_being_deleted();
-        runs_on.then(|| Deletion::Job(Box::new(job.identity())))
-    }
-
-    /// Pods of the present Job, and not of an earlier one.
-    fn upload_pods(&self) -> Vec<&PodView> {
-        let job = self.observed.upload.as_deref();
-        let is_of_upload = |pod: &&PodView| job.is_some_and(|job| is_pod_of(pod, job));
-        self.observed.pods.iter().map(AsRef::as_ref).filter(is_of_upload).collect()
+        let runs_on = job.is_active();
+        runs_on.then(|| Deletion::job(job))
     }
 
     /// What is uploaded.
@@ -279,9 +273,8 @@ impl Scene<'_> {
             return Some(Cause { reason: reasons::QUOTA_PENDING, message });
         }
         if let Some(why) = refused_pods.as_ref().filter(|_| pods.is_empty()) {
-            let is_quota = why.contains("exceeded quota");
-            let reason = if is_quota { reasons::QUOTA_PENDING } else { reasons::DENIED };
-            return Some(Cause { reason, message: format!("no pod was created: {why}") });
+            let message = format!("no pod was created: {why}");
+            return Some(Cause { reason: conditions::why_no_pod_is_created(why), message });
         }
         let mut waiting = pods.iter().filter(|pod| !pod.is_over());
         waiting.find_map(|pod| {
@@ -300,13 +293,8 @@ impl Scene<'_> {
     }
 
     fn stranded_uploaders<'p>(&self, pods: &[&'p PodView]) -> StrandedPods<'p> {
-        let terms = Terms {
-            timeout: self.valid.node_failure,
-            is_paused: self.valid.pods.paused,
-            container: UPLOADER,
-        };
         let left = pods.iter().copied().filter(|pod| !has_stopped(pod));
-        StrandedPods::of(left, &self.observed.nodes, &terms, self.now)
+        StrandedPods::of(left, &self.observed.nodes, &self.valid.terms(UPLOADER), self.now)
     }
 
     fn failed_upload(&self, upload: &Upload, job: &JobView, failed: &Failed, pods: &[&PodView]) -> State {

@@ -29,7 +29,7 @@ use crate::{
     names,
     objects::{
         job_view::JobView,
-        pod::{TRAINER, has_stopped, is_pod_of, job_of},
+        pod::{TRAINER, has_stopped, job_of},
         training_job::{has_ended, is_uploading},
     },
     observe::Observed,
@@ -38,7 +38,7 @@ use crate::{
     validate::ValidJob,
 };
 
-pub(crate) use checks::{has_begun, start_fault_fact};
+pub(crate) use checks::{has_run, start_fault_fact};
 
 /// Where the job is.
 #[derive(Debug)]
@@ -170,8 +170,7 @@ fn current<'a>(
 ) -> Stage<'a> {
     let name = names::attempt(&valid.name, number);
     let job = observed.attempts.get(&number).map(AsRef::as_ref);
-    let is_own = |pod: &&PodView| job.is_some_and(|job| is_pod_of(pod, job));
-    let pods: Vec<&PodView> = observed.pods.iter().map(AsRef::as_ref).filter(is_own).collect();
+    let pods = job.map(|job| observed.pods_of(job)).unwrap_or_default();
     let status = observed.job.status.as_ref();
     let mut attempt = Attempt { number, job, pods, is_ending: false, requeue_after: None };
     let lost =

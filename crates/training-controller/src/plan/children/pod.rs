@@ -6,23 +6,20 @@ use std::collections::BTreeMap;
 
 use api::{
     launcher::{self, hub_folders, options, variables},
-    pods::{EnvVar as Variable, Resources, Scheduling},
+    pods::{EnvVar as Variable, Resources},
     trainingjob::{AvoidedNode, DependencyResult, Device, Input, ResolvedResume},
 };
 use k8s_openapi::{
     api::core::v1::{
-        Affinity, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, LocalObjectReference,
-        NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, PersistentVolumeClaimVolumeSource,
-        PodSpec, PodTemplateSpec, PreferredSchedulingTerm, ResourceRequirements, SecretKeySelector, Volume,
-        VolumeMount,
+        Affinity, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, NodeSelectorRequirement,
+        NodeSelectorTerm, ObjectFieldSelector, PodSpec, PodTemplateSpec, PreferredSchedulingTerm,
+        ResourceRequirements, Volume, VolumeMount,
     },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+    apimachinery::pkg::api::resource::Quantity,
 };
-use workload::template::{
-    container_security, env_var, literal, mount, non_empty, pod_security, product_affinity, tolerations,
-};
+use workload::template::{container_security, env_var, literal, mount, product_affinity, tolerations};
 
-use super::metadata::pod_labels;
+use super::template::{self, variable_of_secret, volume_of_claim};
 use crate::{
     names,
     objects::pod::TRAINER,
@@ -70,42 +67,21 @@ pub(crate) struct Attempt<'a> {
 
 pub(crate) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &Defaults) -> PodTemplateSpec {
     let scheduling = valid.pods.scheduling.as_ref();
-    let Scheduling { node_selector, tolerations: _, priority_class_name, runtime_class_name, scheduler_name } =
-        scheduling.cloned().unwrap_or_default();
-    let secrets = valid.pods.image_pull_secrets.iter();
     // Without a watch of nodes the controller ends no attempts, and Kubernetes' eviction after five minutes must apply.
     let lost_node_seconds = defaults.watches_nodes.then_some(lost_node_seconds(valid));
     let (volumes, mounts) = volumes(valid, attempt);
     PodTemplateSpec {
-        metadata: Some(ObjectMeta {
-            labels: Some(pod_labels(valid)),
-            annotations: non_empty_map(valid.pods.pod_annotations.clone()),
-            ..ObjectMeta::default()
-        }),
+        metadata: Some(template::metadata(valid)),
         spec: Some(PodSpec {
             init_containers: Some(vec![installer(&defaults.launcher_image)]),
             containers: vec![trainer(valid, attempt, mounts)],
             volumes: Some(volumes),
-            // A trainer is not repeated in place: the next attempt may have other settings and another node.
-            restart_policy: Some("Never".to_owned()),
             affinity: affinity(valid, attempt.avoided, attempt.are_last_choice),
             tolerations: tolerations(scheduling, valid.accelerators.is_some(), lost_node_seconds),
-            node_selector: non_empty_map(node_selector),
-            priority_class_name,
-            runtime_class_name,
-            scheduler_name,
+            runtime_class_name: scheduling.and_then(|scheduling| scheduling.runtime_class_name.clone()),
             subdomain: (valid.nodes > 1).then(|| names::service(&valid.name)),
-            image_pull_secrets: non_empty(
-                secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
-            ),
-            service_account_name: valid.pods.service_account_name.clone(),
-            // No trainer needs the token of the Kubernetes API. Workload identity does not, either: the webhooks of clouds
-            // add a volume with a token for their own audience.
-            automount_service_account_token: Some(false),
-            enable_service_links: Some(false),
-            security_context: Some(pod_security(&valid.pods.security_context)),
             termination_grace_period_seconds: Some(i64::try_from(valid.grace.as_secs()).unwrap_or(i64::MAX)),
-            ..PodSpec::default()
+            ..template::pod(valid)
         }),
     }
 }
@@ -149,20 +125,11 @@ fn lost_node_seconds(valid: &ValidJob) -> i64 {
 }
 
 fn installer(image: &str) -> Container {
-    let amounts = |cpu: &str, memory: &str| {
-        [("cpu", cpu), ("memory", memory)]
-            .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
-            .into()
-    };
     Container {
         name: INSTALLER.to_owned(),
         image: Some(image.to_owned()),
         args: Some(vec!["install".to_owned(), PROGRAM_PATH.to_owned()]),
-        resources: Some(ResourceRequirements {
-            requests: Some(amounts("10m", "16Mi")),
-            limits: Some(amounts("1", "64Mi")),
-            ..ResourceRequirements::default()
-        }),
+        resources: Some(template::resources(["10m", "16Mi"], ["1", "64Mi"])),
         volume_mounts: Some(vec![mount(PROGRAM_VOLUME, PROGRAM_PATH)]),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
@@ -257,18 +224,7 @@ fn hub_caches(folder: &str) -> [(&'static str, String); 4] {
 
 /// Hugging Face's own variable, by reference alone. A job of public models needs no Secret.
 fn token(secret: &str) -> EnvVar {
-    EnvVar {
-        name: "HF_TOKEN".to_owned(),
-        value: None,
-        value_from: Some(EnvVarSource {
-            secret_key_ref: Some(SecretKeySelector {
-                name: secret.to_owned(),
-                key: TOKEN_KEY.to_owned(),
-                optional: Some(true),
-            }),
-            ..EnvVarSource::default()
-        }),
-    }
+    variable_of_secret("HF_TOKEN", secret, TOKEN_KEY, Some(true))
 }
 
 fn resources(valid: &ValidJob) -> ResourceRequirements {
@@ -293,20 +249,12 @@ fn volumes(valid: &ValidJob, attempt: &Attempt<'_>) -> (Vec<Volume>, Vec<VolumeM
         }),
         ..Volume::default()
     };
-    let claim = |name: String, claim: &str| Volume {
-        name,
-        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-            claim_name: claim.to_owned(),
-            ..PersistentVolumeClaimVolumeSource::default()
-        }),
-        ..Volume::default()
-    };
     let output = valid.output.claim.name();
     let mut volumes = vec![
         empty(PROGRAM_VOLUME, None),
         empty(HOME_VOLUME, None),
         empty(SHARED_MEMORY_VOLUME, Some("Memory")),
-        claim(OUTPUT_VOLUME.to_owned(), output),
+        volume_of_claim(OUTPUT_VOLUME.to_owned(), output),
     ];
     let mut mounts = vec![
         VolumeMount { read_only: Some(true), ..mount(PROGRAM_VOLUME, PROGRAM_PATH) },
@@ -331,7 +279,7 @@ fn volumes(valid: &ValidJob, attempt: &Attempt<'_>) -> (Vec<Volume>, Vec<VolumeM
         });
         let name = known.map_or_else(|| format!("input-{}", volumes.len()), |volume| volume.name.clone());
         if known.is_none() {
-            volumes.push(claim(name.clone(), claim_name));
+            volumes.push(volume_of_claim(name.clone(), claim_name));
         }
         mounts.push(VolumeMount { read_only: Some(true), sub_path, ..mount(&name, mount_path) });
     }
@@ -344,8 +292,4 @@ pub(crate) fn runs_on_cpu_instead(device: Device) -> bool {
         Device::Mps => true,
         Device::Nvidia | Device::Ascend | Device::Cpu => false,
     }
-}
-
-fn non_empty_map(map: BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
-    (!map.is_empty()).then_some(map)
 }

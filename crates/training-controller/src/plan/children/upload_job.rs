@@ -3,30 +3,25 @@
 //! Their pods request no GPU, but that of the upload may run where the trainer ran: a volume may be usable on those nodes
 //! alone.
 
-use std::collections::BTreeMap;
-
 use api::{
     aiinference::Addressing,
     loader::{self, ExitCode, PATIENCE, TIMEOUT, options},
-    pods::Scheduling,
     trainingjob::Upload,
 };
-use k8s_openapi::{
-    api::{
-        batch::v1::{
-            Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
-        },
-        core::v1::{
-            Container, EnvVar, EnvVarSource, KeyToPath, LocalObjectReference,
-            PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements,
-            SecretKeySelector, SecretVolumeSource, Volume, VolumeMount,
-        },
+use k8s_openapi::api::{
+    batch::v1::{
+        Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
     },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+    core::v1::{
+        Container, EnvVar, KeyToPath, PodSpec, PodTemplateSpec, SecretVolumeSource, Volume, VolumeMount,
+    },
 };
-use workload::template::{container_security, literal, mount, non_empty, pod_security, tolerations};
+use workload::template::{container_security, literal, mount, tolerations};
 
-use super::metadata::{metadata, pod_labels};
+use super::{
+    metadata::metadata,
+    template::{self, variable_of_secret, volume_of_claim},
+};
 use crate::{names, objects::pod::UPLOADER, plan::defaults::Defaults, validate::ValidJob};
 
 /// The field that describes the store.
@@ -57,12 +52,7 @@ pub(crate) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaul
     let output = VolumeMount { read_only: Some(true), ..mount(VOLUME, &valid.output.mount_path) };
     container.volume_mounts.get_or_insert_default().insert(0, output);
     let mut pod = pod(valid, upload, container);
-    let claim = PersistentVolumeClaimVolumeSource {
-        claim_name: valid.output.claim.name().to_owned(),
-        ..PersistentVolumeClaimVolumeSource::default()
-    };
-    let output =
-        Volume { name: VOLUME.to_owned(), persistent_volume_claim: Some(claim), ..Volume::default() };
+    let output = volume_of_claim(VOLUME.to_owned(), valid.output.claim.name());
     pod.volumes.get_or_insert_default().insert(0, output);
     // A wrong address or a refused key is not corrected within seconds: they end the Job, and the next Job tries again.
     let permanent = [ExitCode::Usage, ExitCode::SourceUnauthorized, ExitCode::SourceNotFound];
@@ -89,7 +79,6 @@ pub(crate) fn check_job(valid: &ValidJob, upload: &Upload, defaults: &Defaults) 
 
 /// These exit codes end the Job at once.
 fn spec(valid: &ValidJob, pod: PodSpec, permanent: &[ExitCode]) -> JobSpec {
-    let annotations = valid.pods.pod_annotations.clone();
     let codes = PodFailurePolicyOnExitCodesRequirement {
         container_name: Some(UPLOADER.to_owned()),
         operator: "In".to_owned(),
@@ -102,45 +91,19 @@ fn spec(valid: &ValidJob, pod: PodSpec, permanent: &[ExitCode]) -> JobSpec {
     };
     JobSpec {
         pod_failure_policy: Some(PodFailurePolicy { rules: vec![rule] }),
-        template: PodTemplateSpec {
-            metadata: Some(ObjectMeta {
-                labels: Some(pod_labels(valid)),
-                annotations: (!annotations.is_empty()).then_some(annotations),
-                ..ObjectMeta::default()
-            }),
-            spec: Some(pod),
-        },
+        template: PodTemplateSpec { metadata: Some(template::metadata(valid)), spec: Some(pod) },
         ..JobSpec::default()
     }
 }
 
+/// Without a runtime class, whose handler may be on nodes with GPUs only: the pod needs none.
 fn pod(valid: &ValidJob, upload: &Upload, container: Container) -> PodSpec {
-    let secrets = valid.pods.image_pull_secrets.iter();
     let scheduling = valid.pods.scheduling.as_ref();
-    // The handler of a runtime class may be on nodes with GPUs only, and the pod needs none.
-    let Scheduling {
-        node_selector,
-        tolerations: _,
-        priority_class_name,
-        runtime_class_name: _,
-        scheduler_name,
-    } = scheduling.cloned().unwrap_or_default();
     PodSpec {
         containers: vec![container],
         volumes: upload.ca_secret_name.as_deref().map(|secret| vec![authority(secret)]),
-        restart_policy: Some("Never".to_owned()),
         tolerations: tolerations(scheduling, valid.accelerators.is_some(), None),
-        node_selector: (!node_selector.is_empty()).then_some(node_selector),
-        priority_class_name,
-        scheduler_name,
-        image_pull_secrets: non_empty(
-            secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
-        ),
-        service_account_name: valid.pods.service_account_name.clone(),
-        automount_service_account_token: Some(false),
-        enable_service_links: Some(false),
-        security_context: Some(pod_security(&valid.pods.security_context)),
-        ..PodSpec::default()
+        ..template::pod(valid)
     }
 }
 
@@ -165,11 +128,6 @@ fn container(
     times: Vec<EnvVar>,
     defaults: &Defaults,
 ) -> Container {
-    let amounts = |cpu: &str, memory: &str| -> BTreeMap<String, Quantity> {
-        [("cpu", cpu), ("memory", memory)]
-            .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
-            .into()
-    };
     let Upload { addressing, ca_secret_name, .. } = upload;
     let option = |name: &str, value: &str| format!("--{name}={value}");
     let addressing = Some(*addressing).filter(|addressing| *addressing != Addressing::Auto);
@@ -182,12 +140,8 @@ fn container(
         image: Some(defaults.transfer_image.clone()),
         args: Some(arguments),
         env: Some(environment(upload, times)),
-        resources: Some(ResourceRequirements {
-            requests: Some(amounts("100m", "128Mi")),
-            // A quota on limits refuses a pod that lacks one.
-            limits: Some(amounts("2", "512Mi")),
-            ..ResourceRequirements::default()
-        }),
+        // A quota on limits refuses a pod that lacks one.
+        resources: Some(template::resources(["100m", "128Mi"], ["2", "512Mi"])),
         volume_mounts: ca_secret_name.as_ref().map(|_| vec![authority]),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
@@ -200,27 +154,16 @@ fn variable(name: &str, value: &str) -> EnvVar {
 
 fn environment(upload: &Upload, times: Vec<EnvVar>) -> Vec<EnvVar> {
     let Upload { uri: _, endpoint, region, secret_name, addressing: _, ca_secret_name: _ } = upload;
-    let of_secret = |secret: &str, key: &str, optional: Option<bool>| EnvVar {
-        name: key.to_owned(),
-        value: None,
-        value_from: Some(EnvVarSource {
-            secret_key_ref: Some(SecretKeySelector {
-                name: secret.to_owned(),
-                key: key.to_owned(),
-                optional,
-            }),
-            ..EnvVarSource::default()
-        }),
-    };
     let mut environment = vec![variable("AWS_REGION", region.as_deref().unwrap_or(DEFAULT_REGION))];
     environment.extend(times);
     environment.push(variable(loader::FIELDS, FIELDS));
     environment.extend(endpoint.as_deref().map(|endpoint| variable("AWS_ENDPOINT_URL", endpoint)));
     if let Some(secret) = secret_name {
+        let of_secret = |key, optional| variable_of_secret(key, secret, key, optional);
         environment.extend([
-            of_secret(secret, "AWS_ACCESS_KEY_ID", None),
-            of_secret(secret, "AWS_SECRET_ACCESS_KEY", None),
-            of_secret(secret, "AWS_SESSION_TOKEN", Some(true)),
+            of_secret("AWS_ACCESS_KEY_ID", None),
+            of_secret("AWS_SECRET_ACCESS_KEY", None),
+            of_secret("AWS_SESSION_TOKEN", Some(true)),
         ]);
     }
     environment

@@ -260,7 +260,7 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
     if attempt.pods.len() < wanted
         && let Some(why) = &observed.refused_pods
     {
-        let reason = if why.contains("exceeded quota") { reasons::QUOTA_PENDING } else { reasons::DENIED };
+        let reason = why_no_pod_is_created(why);
         let message = match attempt.pods.len() {
             0 => format!("no pod was created: {why}"),
             made => format!("only {made} of {wanted} pods were created: {why}"),
@@ -275,6 +275,11 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
     let nodes: Vec<&str> =
         attempt.pods.iter().filter_map(|pod| pod.node.as_deref()).take(MOST_NODES).collect();
     holds(conditions::SCHEDULED, reasons::SCHEDULED, nodes.join(", "))
+}
+
+/// The reason for these words of the API server.
+pub(crate) fn why_no_pod_is_created(words: &str) -> &'static str {
+    if words.contains("exceeded quota") { reasons::QUOTA_PENDING } else { reasons::DENIED }
 }
 
 /// What the scheduler says of a pod whose claims have no volume yet. It says so until it looks at the pod again.
@@ -298,7 +303,7 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>, now: Ti
     let count = attempt.pods.iter().filter(trains).count();
     let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     let number = attempt.number;
-    let has_begun = stage::has_begun(observed.job.status.as_ref(), number);
+    let has_begun = stage::has_run(observed.job.status.as_ref(), number);
     if count < wanted && !has_begun {
         let cause = attempt.pods.iter().find_map(|pod| waits_because(pod, observed, now));
         let Cause { reason, message } = cause.unwrap_or_else(|| Cause {
@@ -441,7 +446,6 @@ pub(crate) fn of_failure(
     valid: &ValidJob,
     observed: &Observed,
     dependencies: &Dependencies,
-    uploaded: Option<Verdict>,
     (reason, message): (&'static str, String),
 ) -> Assessment {
     let mut common = common(valid, observed, dependencies);
@@ -453,7 +457,7 @@ pub(crate) fn of_failure(
     let stalled = holds(conditions::STALLED, reason, message);
     let no_progress =
         (reason == reasons::NO_PROGRESS).then(|| holds(conditions::NO_PROGRESS, reasons::NO_PROGRESS, ""));
-    let verdicts = common.with(uploaded.into_iter().chain(no_progress).chain([running, failed, stalled]));
+    let verdicts = common.with(no_progress.into_iter().chain([running, failed, stalled]));
     Assessment::explained_by(Phase::Failed, verdicts, conditions::FAILED)
 }
 

@@ -23,7 +23,7 @@ use super::{after, end, ended_fact, has_succeeded_beside_others, last_failure};
 use crate::{
     objects::{
         job_view::{Failed, JobView},
-        pod::{UPLOADER, is_pod_of},
+        pod::UPLOADER,
     },
     plan::{
         Child, Deletion, Run, Scene, attempt::stage::PODS_ARE_SEEN_WITHIN, children::upload_job::check_job,
@@ -57,14 +57,13 @@ impl Scene<'_> {
             plan.children.push(Child::Job(Box::new(check_job(self.valid, upload, self.defaults))));
             return plan;
         };
-        let is_own = |pod: &&PodView| is_pod_of(pod, job);
-        let pods: Vec<&PodView> = self.observed.pods.iter().map(AsRef::as_ref).filter(is_own).collect();
+        let pods = self.observed.pods_of(job);
         if job.completed.is_some() || has_succeeded_beside_others(&pods) {
             written.upload_check_time = Some(whole_seconds(self.now));
             let plan = self.waits_for_check(written, trying(upload));
             // A container that was injected into its pod would run on.
-            let unfinished = Some(job).filter(|job| !job.is_finished() && !job.is_being_deleted());
-            let deletions = unfinished.map(|job| Deletion::Job(Box::new(job.identity())));
+            let unfinished = Some(job).filter(|job| job.is_active());
+            let deletions = unfinished.map(|job| Deletion::job(job));
             return Run {
                 deletions: deletions.into_iter().collect(),
                 requeue_after: Some(Duration::ZERO),
@@ -143,7 +142,7 @@ impl Scene<'_> {
         let mut plan = self.waits_for_check(written, outlook);
         plan.facts = vec![ended_fact(job)];
         plan.requeue_after = wait;
-        plan.deletions.extend(wait.is_none().then(|| Deletion::Job(Box::new(job.identity()))));
+        plan.deletions.extend(wait.is_none().then(|| Deletion::job(job)));
         plan
     }
 

@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use workload::{
     Cause,
     node::LossKind,
+    pace::Allowance,
     pod::PodView,
-    stranded::{StrandedPods, Terms},
+    stranded::StrandedPods,
     time::{elapsed, remaining},
 };
 
@@ -57,10 +58,10 @@ pub(super) fn on_lost_nodes(
     attempt: &Attempt<'_>,
     now: Timestamp,
 ) -> Option<Check> {
-    let terms = Terms { timeout: valid.node_failure, is_paused: valid.pods.paused, container: TRAINER };
-    let stranded = StrandedPods::of(attempt.pods.iter().copied(), &observed.nodes, &terms, now);
+    let pods = attempt.pods.iter().copied();
+    let stranded = StrandedPods::of(pods, &observed.nodes, &valid.terms(TRAINER), now);
     if stranded.due().is_empty() {
-        return stranded.requeue_after(&workload::pace::Allowance::default()).map(Err);
+        return stranded.requeue_after(&Allowance::default()).map(Err);
     }
     if let Some(wait) = is_seen_to_train(valid, observed, attempt, now) {
         return Some(Err(wait));
@@ -110,7 +111,7 @@ pub(super) fn on_silent_nodes(attempt: &Attempt<'_>, now: Timestamp) -> Option<C
 }
 
 /// Whether all ranks of this attempt have run at the same time.
-pub(crate) fn has_begun(status: Option<&TrainingJobStatus>, attempt: i32) -> bool {
+pub(crate) fn has_run(status: Option<&TrainingJobStatus>, attempt: i32) -> bool {
     status.is_some_and(|status| status.phase == Some(Phase::Running) && status.attempts == attempt)
 }
 
@@ -140,7 +141,7 @@ pub(super) fn no_first_step(
     attempt: &Attempt<'_>,
     now: Timestamp,
 ) -> Option<Check> {
-    if !has_begun(observed.job.status.as_ref(), attempt.number) {
+    if !has_run(observed.job.status.as_ref(), attempt.number) {
         return None;
     }
     let log = observed.log.as_ref().filter(|log| !log.has_stepped && log.access == Access::Readable)?;
@@ -201,7 +202,7 @@ pub(super) fn start_fault(
     timings: &Timings,
     now: Timestamp,
 ) -> Option<Check> {
-    if has_begun(observed.job.status.as_ref(), attempt.number) {
+    if has_run(observed.job.status.as_ref(), attempt.number) {
         return None;
     }
     let cause = start_fault_of(attempt)?;
@@ -248,7 +249,7 @@ pub(super) fn half_placed(
     timings: &Timings,
     now: Timestamp,
 ) -> Option<Check> {
-    if has_begun(observed.job.status.as_ref(), attempt.number) {
+    if has_run(observed.job.status.as_ref(), attempt.number) {
         return None;
     }
     let placed = attempt.pods.iter().filter(|pod| pod.node.is_some() && !has_stopped(pod));
