@@ -30,7 +30,7 @@
 //! - `observe/dependencies.rs`: what a job reads of others, and which others need it.
 //! - `observe/claims.rs`: its claims, and who else uses them.
 //! - `observe/resume.rs`: the source of a job that goes on from another job.
-//! - `observe/nodes.rs`: lost nodes.
+//! - `observe/nodes.rs`: lost nodes, and the GPUs of the others.
 //! - `progress.rs`: follows the log of rank 0.
 //! - `progress/curve.rs`: the curve of the loss.
 //! - `progress/losses.rs`: how many logged steps in a row had a loss that trains nothing.

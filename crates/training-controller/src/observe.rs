@@ -8,13 +8,7 @@ use std::{
 use api::trainingjob::TrainingJob;
 use jiff::Timestamp;
 use runtime::cache::Key;
-use workload::{
-    claim::ClaimView,
-    event::VolumeFailure,
-    gpu::{self, NodeCapacity},
-    pod::PodView,
-    stranded::Nodes,
-};
+use workload::{claim::ClaimView, event::VolumeFailure, gpu::NodeCapacity, pod::PodView, stranded::Nodes};
 
 use crate::{
     Context,
@@ -38,7 +32,6 @@ mod resume;
 pub(crate) use claims::Claims;
 use claims::uploaders;
 pub(crate) use dependencies::Dependency;
-use nodes::nodes_of;
 pub(crate) use nodes::track_losses;
 pub(crate) use resume::ResumeSource;
 
@@ -142,37 +135,12 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
     let source = resume.as_ref().map(|source| Key::new(namespace, &source.claim));
     let claims: Claims = claim_keys(&job).into_iter().chain(source).map(claim).collect();
     let uploaders = if has_ended(&job) { BTreeMap::new() } else { uploaders(ctx, &job, &claims) };
-    let (mut nodes, mut capacities) = (Nodes::default(), None);
-    if let Some(known) = &ctx.nodes {
-        nodes = nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now);
-        nodes.is_stale = ctx.pods.watch_fails_since().is_some()
-            || ctx.training_jobs.watch_fails_since().is_some()
-            || known.watch_fails_since().is_some();
-        if pods.iter().any(|pod| pod.is_unschedulable()) {
-            let all = [ctx.pods.all(), ctx.other_pods.all()].concat();
-            let resource = ctx.resource_of(&job);
-            capacities = resource.map(|resource| {
-                gpu::capacities(known.all().into_iter(), all.iter().map(AsRef::as_ref), &resource)
-            });
-        }
-    }
+    let nodes = nodes::observe(ctx, &pods, now);
+    let capacities = nodes::capacities(ctx, &job, &pods);
     let facts = ctx.fact_times.of(&uid);
-    let mut unattached = BTreeMap::new();
-    let is_waiting =
-        |pod: &&Arc<PodView>| pod.node.is_some() && !pod.is_over() && !pod.has_started_containers();
-    let waiting: Vec<&Arc<PodView>> = pods.iter().filter(is_waiting).collect();
-    if !waiting.is_empty() {
-        let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
-        let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, &facts);
-        let failures = waiting.into_iter().filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?)));
-        unattached.extend(failures);
-    }
+    let unattached = unattached(ctx, &pods, &facts);
     let last = upload.as_ref().or(attempts.values().next_back()).or(upload_check.as_ref());
-    let refused_pods = last.filter(|job| !job.is_finished()).and_then(|job| {
-        let all = ctx.creation_failures.all();
-        let about = all.iter().filter(|event| event.is_about_object(&job.metadata));
-        about.max_by_key(|event| event.last()).map(|event| event.message().to_owned())
-    });
+    let refused_pods = last.filter(|job| !job.is_finished()).and_then(|job| refused_pods(ctx, job));
     let retires = is_being_deleted(&job);
     let made_claim = retires.then(|| ctx.claims.get(&Key::new(namespace, &names::claim(name))));
     let snapshot = retires.then(|| ctx.snapshots.get(&Key::new(namespace, &names::snapshot(name, &uid))));
@@ -204,6 +172,30 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         snapshot,
         confirmed: BTreeSet::new(),
     }
+}
+
+/// Failures of volumes, by uid of the pod.
+fn unattached(
+    ctx: &Context,
+    pods: &[Arc<PodView>],
+    facts: &BTreeMap<String, Timestamp>,
+) -> BTreeMap<String, VolumeFailure> {
+    let is_waiting =
+        |pod: &&Arc<PodView>| pod.node.is_some() && !pod.is_over() && !pod.has_started_containers();
+    let waiting: Vec<&Arc<PodView>> = pods.iter().filter(is_waiting).collect();
+    if waiting.is_empty() {
+        return BTreeMap::new();
+    }
+    let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
+    let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, facts);
+    waiting.into_iter().filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect()
+}
+
+/// Why this Job has no pods, as the API server says it.
+fn refused_pods(ctx: &Context, job: &JobView) -> Option<String> {
+    let all = ctx.creation_failures.all();
+    let about = all.iter().filter(|event| event.is_about_object(&job.metadata));
+    about.max_by_key(|event| event.last()).map(|event| event.message().to_owned())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Decides all writes for one TrainingJob and returns them as one value. Pure: no request, no clock, no randomness.
 //!
-//! `stage` finds where the job is in its life, and each stage has its plan. Each child and each policy has its own file.
+//! What a plan rests on and a watch may not show is a doubt, which comes before any write. `stage` finds where the job is in its
+//! life, and each stage has its plan. Each child and each policy has its own file.
 
 use std::time::Duration;
 

@@ -1,19 +1,21 @@
-//! Which nodes of a job's pods are lost, and since when.
+//! The nodes of a job's pods: which are lost, and since when, and what GPUs the others have.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
+use api::trainingjob::TrainingJob;
 use jiff::Timestamp;
 use runtime::cache::{Cache, Key};
 use workload::{
+    gpu::{self, NodeCapacity},
     node::{NodeLosses, NodeView},
     pod::PodView,
     stranded::Nodes,
 };
 
-use crate::objects::pod::has_stopped;
+use crate::{Context, objects::pod::has_stopped};
 
 /// Records node losses from every change of a node.
 pub(crate) fn track_losses(nodes: &Cache<NodeView>) -> Arc<Mutex<NodeLosses>> {
@@ -27,7 +29,28 @@ pub(crate) fn track_losses(nodes: &Cache<NodeView>) -> Arc<Mutex<NodeLosses>> {
     losses
 }
 
-pub(super) fn nodes_of<'a>(
+/// The lost nodes of these pods.
+pub(super) fn observe(ctx: &Context, pods: &[Arc<PodView>], now: Timestamp) -> Nodes {
+    let Some(known) = &ctx.nodes else { return Nodes::default() };
+    let is_stale = ctx.pods.watch_fails_since().is_some()
+        || ctx.training_jobs.watch_fails_since().is_some()
+        || known.watch_fails_since().is_some();
+    Nodes { is_stale, ..nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now) }
+}
+
+/// Counted only while a pod finds no node: it reads all pods of the cluster.
+pub(super) fn capacities(
+    ctx: &Context,
+    job: &TrainingJob,
+    pods: &[Arc<PodView>],
+) -> Option<Vec<NodeCapacity>> {
+    let known = ctx.nodes.as_ref().filter(|_| pods.iter().any(|pod| pod.is_unschedulable()))?;
+    let resource = ctx.resource_of(job)?;
+    let all = [ctx.pods.all(), ctx.other_pods.all()].concat();
+    Some(gpu::capacities(known.all().into_iter(), all.iter().map(AsRef::as_ref), &resource))
+}
+
+fn nodes_of<'a>(
     pods: impl Iterator<Item = &'a PodView>,
     known: &Cache<NodeView>,
     losses: &Mutex<NodeLosses>,

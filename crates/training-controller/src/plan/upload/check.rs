@@ -63,7 +63,7 @@ impl Scene<'_> {
             let plan = self.waits_for_check(written, trying(upload));
             // A container that was injected into its pod would run on.
             let unfinished = Some(job).filter(|job| job.is_active());
-            let deletions = unfinished.map(|job| Deletion::job(job));
+            let deletions = unfinished.map(Deletion::job);
             return Run {
                 deletions: deletions.into_iter().collect(),
                 requeue_after: Some(Duration::ZERO),
