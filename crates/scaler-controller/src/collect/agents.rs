@@ -19,9 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     NAME,
-    pod::PodView,
-    samples::Answer,
-    sources::agents::{GpuReading, Installation, METRICS, answer, is_news},
+    sources::{
+        agents::{GpuReading, Installation, METRICS, answer, is_news},
+        answer::Answer,
+    },
+    target::pod::PodView,
 };
 
 /// Half the interval of an agent, so that each of its snapshots is sent and an agent with a shorter interval is slowed down.

@@ -18,7 +18,7 @@ use runtime::{
 };
 use tokio::time::timeout;
 
-use crate::target::Reference;
+use super::Reference;
 
 /// What the last reading of a scale has found.
 #[derive(Clone, Debug, PartialEq)]

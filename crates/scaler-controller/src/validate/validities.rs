@@ -8,7 +8,7 @@ use std::{
 
 use api::aiscaler::AIScaler;
 
-use crate::validate::{Allowed, validate};
+use super::{Allowed, validate};
 
 #[derive(Default)]
 pub(crate) struct Validities(Mutex<HashMap<String, (i64, bool)>>);

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Expression, SelectorExt};
 use runtime::cache::{Cache, Key};
 
-use crate::pod::PodView;
+use super::pod::PodView;
 
 /// A selector that does not select every pod.
 #[derive(Clone, Debug)]

@@ -1,23 +1,11 @@
-//! Words and numbers of a metric, as a user reads them. Pure.
+//! The numbers of a metric, as a user reads them. Pure.
 
 use scaling::{measurement::Measurement, policy::Kind, reading::Milli, record::MetricInputs};
 
-/// As the spec has it.
-pub(crate) fn word(kind: Kind) -> &'static str {
-    match kind {
-        Kind::QueueDepth => "queue_depth",
-        Kind::GpuUtil => "gpu_util",
-        Kind::GpuMemory => "gpu_memory",
-        Kind::Latency => "latency",
-        Kind::TokensPerMinute => "tokens_per_minute",
-        Kind::Custom => "custom",
-        // Of AIDispatchers, whose tasks are no metric of a spec.
-        Kind::TasksAndBusyWorkers | Kind::TasksOnly => "tasks",
-    }
-}
+use crate::validate::word;
 
 /// Name, value and target: `queue_depth is 12 per replica, targetValue 5`.
-pub(crate) fn summary(metric: &MetricInputs, replicas: i32) -> String {
+pub(super) fn summary(metric: &MetricInputs, replicas: i32) -> String {
     let (name, target) = (word(metric.kind), decimal(metric.target.milli()));
     let per_replica = match metric.kind {
         Kind::Latency => "",
@@ -39,7 +27,7 @@ pub(crate) fn summary(metric: &MetricInputs, replicas: i32) -> String {
 }
 
 /// Whole numbers from 10 on, one digit after the point below: a status is not written for more.
-pub(crate) fn decimal(value: Milli) -> String {
+pub(super) fn decimal(value: Milli) -> String {
     let tenths = value.count().saturating_add(50) / 100;
     match (tenths / 10, tenths % 10) {
         (whole @ ..10, tenth @ 1..) => format!("{whole}.{tenth}"),

@@ -10,7 +10,7 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::Deserialize;
 
-use crate::target::Reference;
+use super::Reference;
 
 /// A HorizontalPodAutoscaler and its target.
 #[derive(Resource, Clone, Debug, PartialEq, Deserialize)]

@@ -13,10 +13,7 @@
 //! that does not control a workload counts as well: operators write such references. Some write none, so the end of a chain
 //! proves nothing about a target of another kind.
 
-use crate::{
-    pod::PodView,
-    target::{Controller, WatchedKind},
-};
+use super::{Controller, WatchedKind, pod::PodView};
 
 /// The end of the chain, as far as it matters.
 #[derive(Clone, Debug, PartialEq, Eq)]

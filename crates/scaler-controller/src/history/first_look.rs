@@ -46,7 +46,7 @@ pub(crate) struct Wish {
 
 /// Why a first wish is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doubt {
+pub(crate) enum Implausible {
     FarTooMany,
     FarTooFew,
 }
@@ -67,44 +67,44 @@ impl FirstLook {
         wish: Wish,
         period: Duration,
         now: Timestamp,
-    ) -> (Self, Option<Doubt>) {
+    ) -> (Self, Option<Implausible>) {
         let metrics = fingerprint(policy);
         let accepted = Self { accepted: Some(metrics), announced: None };
         if self.accepted == Some(metrics) {
             return (accepted, None);
         }
-        let doubt = match (wish.value, wish.doubt(policy)) {
+        let why = match (wish.value, wish.implausible(policy)) {
             (None | Some(Milli::ZERO), _) => return (self.clone(), None),
             (Some(_), None) => return (accepted, None),
             // It stays as it is, and is announced when it is no longer at its maximum.
-            (Some(_), Some(Doubt::FarTooMany)) if !wish.is_due => return (self.clone(), None),
-            (Some(_), Some(doubt)) => doubt,
+            (Some(_), Some(Implausible::FarTooMany)) if !wish.is_due => return (self.clone(), None),
+            (Some(_), Some(why)) => why,
         };
         let announced = self.announced.filter(|(known, at)| *known == metrics && *at <= now);
         let Some((_, at)) = announced else {
-            return (Self { accepted: None, announced: Some((metrics, now)) }, Some(doubt));
+            return (Self { accepted: None, announced: Some((metrics, now)) }, Some(why));
         };
         let period = SignedDuration::try_from(period).unwrap_or(SignedDuration::MAX);
         if wish.is_due && now.duration_since(at) >= period {
             return (accepted, None);
         }
-        (self.clone(), Some(doubt))
+        (self.clone(), Some(why))
     }
 }
 
 impl Wish {
-    fn doubt(self, policy: &Policy) -> Option<Doubt> {
+    fn implausible(self, policy: &Policy) -> Option<Implausible> {
         let Self { replicas, wanted, value, target, is_due: _ } = self;
         let (wanted, replicas) = (i64::from(wanted), i64::from(replicas));
         if wanted > i64::from(policy.bounds.max()) * FAR_TOO_MANY {
-            return Some(Doubt::FarTooMany);
+            return Some(Implausible::FarTooMany);
         }
         let removes_any = wanted.max(i64::from(policy.bounds.min())) < replicas;
         let is_fraction = value.is_some_and(|value| {
             i128::from(value.count()) * i128::from(FRACTION_OF_TARGET) < i128::from(target.milli().count())
         });
         let is_far = wanted * FAR_TOO_FEW <= replicas || is_fraction;
-        (removes_any && is_far).then_some(Doubt::FarTooFew)
+        (removes_any && is_far).then_some(Implausible::FarTooFew)
     }
 }
 
@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn an_implausible_first_wish_waits_for_a_period() {
         let (first, doubt) = FirstLook::default().at(&policy(5, 10), wish(101), PERIOD, at(0));
-        assert_eq!(doubt, Some(Doubt::FarTooMany));
+        assert_eq!(doubt, Some(Implausible::FarTooMany));
         let (second, doubt) = first.at(&policy(5, 10), wish(4_000), PERIOD, at(14));
-        assert_eq!(doubt, Some(Doubt::FarTooMany));
+        assert_eq!(doubt, Some(Implausible::FarTooMany));
         let (third, doubt) = second.at(&policy(5, 10), wish(4_000), PERIOD, at(15));
         assert_eq!(doubt, None);
         let again = third.at(&policy(5, 10), wish(i32::MAX), PERIOD, at(16)).1;
@@ -170,10 +170,10 @@ mod tests {
     fn a_wish_for_far_too_few_stays_announced_until_replicas_can_be_removed() {
         let few = |is_due| Wish { replicas: 6, is_due, ..wish(1) };
         let (first, doubt) = FirstLook::default().at(&policy(5, 10), few(false), PERIOD, at(0));
-        assert_eq!(doubt, Some(Doubt::FarTooFew));
+        assert_eq!(doubt, Some(Implausible::FarTooFew));
         let (second, doubt) = first.at(&policy(5, 10), few(false), PERIOD, at(200));
-        assert_eq!((&second, doubt), (&first, Some(Doubt::FarTooFew)));
-        assert_eq!(second.at(&policy(5, 10), few(true), PERIOD, at(14)).1, Some(Doubt::FarTooFew));
+        assert_eq!((&second, doubt), (&first, Some(Implausible::FarTooFew)));
+        assert_eq!(second.at(&policy(5, 10), few(true), PERIOD, at(14)).1, Some(Implausible::FarTooFew));
         assert_eq!(second.at(&policy(5, 10), few(true), PERIOD, at(300)).1, None);
     }
 
@@ -181,7 +181,7 @@ mod tests {
     fn a_fraction_of_the_target_is_doubted_only_while_it_would_remove_replicas() {
         let fraction = |replicas| Wish { replicas, value: Some(Milli::from(99)), ..wish(2) };
         let doubt = |wish| FirstLook::default().at(&policy(5, 10), wish, PERIOD, at(0)).1;
-        assert_eq!(doubt(fraction(3)), Some(Doubt::FarTooFew));
+        assert_eq!(doubt(fraction(3)), Some(Implausible::FarTooFew));
         assert_eq!(doubt(fraction(2)), None);
         assert_eq!(doubt(Wish { value: Some(Milli::from(100)), ..fraction(3) }), None);
     }
@@ -202,7 +202,7 @@ mod tests {
         let doubt = |policy: &Policy| known.at(policy, wish(5_000), PERIOD, at(15)).1;
         assert_eq!(doubt(&policy(5, 10)), None);
         assert_eq!(doubt(&policy(5, 20)), None, "another maximum is no other metric");
-        assert_eq!(doubt(&policy(6, 10)), Some(Doubt::FarTooMany), "another target value is");
+        assert_eq!(doubt(&policy(6, 10)), Some(Implausible::FarTooMany), "another target value is");
     }
 
     #[test]

@@ -1,14 +1,44 @@
 //! From what a source read, or its fault, to what the arithmetic and the condition need. Pure.
 
+use jiff::Timestamp;
 use scaling::reading::{Fault as Cause, Milli, PodSample as PodValue, Reading};
 
-use crate::{
-    samples::Answer,
-    sources::{
-        Fault, Sample,
-        pods::scrapes::{ScrapedPod, Times, combined},
-    },
+use super::{
+    Fault, Sample,
+    pods::scrapes::{ScrapedPod, Times, combined},
 };
+
+/// What was read for one metric.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) reading: Reading,
+    /// What is wrong with it, for the condition; empty if nothing is.
+    pub(crate) message: String,
+    /// Since when the value has risen with every sample, if there were many of them.
+    pub(crate) only_grows_since: Option<Timestamp>,
+}
+
+const NO_SAMPLE_YET: &str = "no sample has arrived yet";
+
+impl Answer {
+    pub(crate) fn new(reading: Reading, message: String) -> Self {
+        Self { reading, message, only_grows_since: None }
+    }
+
+    /// Before the first answer of a source.
+    pub(crate) fn pending() -> Self {
+        Self::new(Reading::Missing(Cause::Empty), NO_SAMPLE_YET.to_owned())
+    }
+
+    pub(crate) fn without_ready_pods() -> Self {
+        let message = "no pod of the target is Ready, so none can be measured";
+        Self::new(Reading::Missing(Cause::NoSettledPods), message.to_owned())
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        self.message == NO_SAMPLE_YET
+    }
+}
 
 /// Of one value for the whole target.
 pub(crate) fn of_total(read: Result<Sample, Fault>) -> Answer {
@@ -68,10 +98,7 @@ pub(crate) fn of_pods(read: Vec<(String, Result<Sample, Fault>)>) -> Answer {
     };
     match faults.first() {
         Some(fault) if samples.is_empty() => Answer::new(Reading::Missing(cause(fault)), message),
-        None if samples.is_empty() => Answer::new(
-            Reading::Missing(Cause::NoSettledPods),
-            "no pod of the target is Ready, so none can be measured".to_owned(),
-        ),
+        None if samples.is_empty() => Answer::without_ready_pods(),
         Some(_) | None => Answer::new(Reading::Pods(samples), message),
     }
 }
@@ -127,7 +154,6 @@ mod tests {
     use std::time::Duration;
 
     use exposition::parse;
-    use jiff::Timestamp;
 
     use super::*;
     use crate::sources::{

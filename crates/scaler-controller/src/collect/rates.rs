@@ -11,10 +11,10 @@ use std::{
 use jiff::Timestamp;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
 
+use super::{PODS_DEADLINE, WINDOW};
 use crate::{
-    collect::{PODS_DEADLINE, WINDOW},
-    samples::Answer,
     sources::{
+        answer::Answer,
         engines::Wanted,
         pods::{
             kept::{Kept, Limits},
