@@ -14,35 +14,41 @@ use tokio::time::timeout;
 
 use crate::{
     Context, ForgetIfDeleted,
-    answer::{self, Latency},
-    credentials::Made,
     observe::{observe, pods_of},
-    other_kinds::{self, ScaleRead},
     plan::is_left_alone,
-    pod::PodView,
-    rates::{Asked, read_shared},
-    samples::{Answer, Question},
+    samples::Question,
     sources::{
         self, Fault, Sample,
         agents::GpuReading,
+        answer::{self, Answer, Latency},
         engines::Wanted,
         pods::{self, Batch, scrapes::Scrapes},
         prometheus::{Connections, ServerUrl, Token},
     },
+    target::{
+        other_kinds::{self, ScaleRead},
+        pod::PodView,
+    },
     validate::{MetricSource, PrometheusQuery, ScrapePort, ValidScaler, validate},
 };
+use credentials::Made;
+use rates::{Asked, read_shared};
+
+pub(crate) mod agents;
+pub(crate) mod credentials;
+pub(crate) mod rates;
 
 /// Pods of one target that are scraped at once.
 const PODS_AT_ONCE: usize = 8;
 /// All of them. It is less than the time of a whole reading, so that what has answered is kept.
-pub(crate) const PODS_DEADLINE: Duration = Duration::from_secs(15);
+const PODS_DEADLINE: Duration = Duration::from_secs(15);
 /// Answers of pods that are read at once, for all objects together: each has up to 2 MiB, and is parsed without a wait once
 /// it is complete. The controller may use 256 MiB.
 pub(crate) const BODIES_AT_ONCE: usize = 16;
 /// Of these, those of the pods of one namespace.
 pub(crate) const BODIES_OF_ONE_NAMESPACE: usize = 4;
 /// What the rates of counters are computed over.
-pub(crate) const WINDOW: Duration = Duration::from_secs(30);
+const WINDOW: Duration = Duration::from_secs(30);
 
 /// `period`: between two readings of one object. Of many slow servers, each with a deadline of 3 s, 64 are waited for at once.
 pub(crate) fn polling(period: Duration) -> Polling {

@@ -1,7 +1,8 @@
 //! What is remembered of a target, and how its AIScaler's status keeps it for a controller that starts anew. Pure.
 
 use api::aiscaler::{
-    AIScalerStatus, History as Stored, Recommendation as StoredRecommendation, ScaleEvent as StoredEvent,
+    AIScalerStatus, Decision, History as Stored, Recommendation as StoredRecommendation,
+    ScaleEvent as StoredEvent,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,7 +10,13 @@ use scaling::history::{History, Recommendation, ScaleEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{contest::Contest, first_look::FirstLook, samples::Attempt};
+use attempt::Attempt;
+use contest::Contest;
+use first_look::FirstLook;
+
+pub(crate) mod attempt;
+pub(crate) mod contest;
+pub(crate) mod first_look;
 
 /// The past of one target.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -114,6 +121,16 @@ fn readable(learned: &str) -> Past {
     };
     let readable: Map<String, Value> = fields.into_iter().filter(is_readable).collect();
     serde_json::from_value(readable.into()).unwrap_or_default()
+}
+
+/// Entries of `status.decisions`.
+const DECISIONS: usize = 10;
+
+/// Appends to `status.decisions`.
+pub(crate) fn record(known: &mut Vec<Decision>, entry: Decision) {
+    known.push(entry);
+    let surplus = known.len().saturating_sub(DECISIONS);
+    known.drain(..surplus);
 }
 
 /// As a status has it.

@@ -15,30 +15,43 @@
 //! followed. A Secret is read by its name and never listed, and no message contains a token. Writes of another manager
 //! are answered at most three times within five minutes.
 //!
-//! Files, beside those of every controller (`observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`, `metrics.rs`):
+//! Files, beside those of every controller (`reconcile.rs`, `observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`,
+//! `metrics.rs`):
 //!
+//! - `configuration.rs`: the options.
 //! - `target.rs`: what can be scaled, and which object where one owns the other.
-//! - `other_kinds.rs`: targets of kinds that are not watched.
-//! - `contender.rs`: other autoscalers of a target.
-//! - `contest.rs`: others that write the replicas of a target.
-//! - `first_look.rs`: announces a first value whose unit must be wrong.
+//! - `history.rs`: what is remembered of a target, and what the status keeps of it for a restart.
+//! - `samples.rs`: what this process knows of each object: the last answers, and what became of the last writes.
+//! - `sources.rs`: what a source gives: a sample, or the fault that explains its absence.
+//! - `collect.rs`: reads the sources of one object.
+//!
+//! Files of `validate` and `plan`:
+//!
+//! - `validate/validities.rs`: which AIScalers are valid.
+//! - `plan/hands_off.rs`: why nothing is scaled.
+//! - `plan/permission.rs`: whether the replicas may be written now.
+//! - `plan/status.rs`, `plan/conditions.rs`, `plan/events.rs`: what a user reads.
+//! - `plan/metric.rs`: the numbers of a metric in it.
+//!
+//! Files of `target`:
+//!
 //! - `selector.rs`, `pod.rs`: the pods that the selector of a target matches.
 //! - `owners.rs`: which of these pods are the target's.
-//! - `metric.rs`: words and numbers of a metric for users.
-//! - `configuration.rs`: the options.
-//! - `validities.rs`: which AIScalers are valid.
-//! - `history.rs`: what the status keeps for a restart.
+//! - `other_kinds.rs`: targets of kinds that are not watched.
+//! - `contender.rs`: other autoscalers of a target.
 //!
-//! The way of a sample:
+//! Files of `history`:
 //!
-//! - `collect.rs`: reads the sources of one object.
-//! - `credentials.rs`: tokens and authorities from Secrets.
-//! - `answer.rs`: judges what was read.
-//! - `samples.rs`: keeps what was read last, and what became of the last writes.
-//! - `trend.rs`: finds counters that were meant as gauges.
-//! - `rates.rs`: shares scrapes between objects that read the same metric of the same target.
-//! - `agents.rs`: where the metrics agents are, and which AIScalers a snapshot concerns.
-//! - `sources.rs`: what a source gives: a sample, or the fault that explains its absence.
+//! - `contest.rs`: others that write the replicas of a target.
+//! - `first_look.rs`: announces a first value whose unit must be wrong.
+//! - `attempt.rs`: a write of replicas whose answer was lost.
+//!
+//! Files of `samples` and `collect`:
+//!
+//! - `samples/trend.rs`: finds counters that were meant as gauges.
+//! - `collect/credentials.rs`: tokens and authorities from Secrets.
+//! - `collect/rates.rs`: shares scrapes between objects that read the same metric of the same target.
+//! - `collect/agents.rs`: where the metrics agents are, and which AIScalers a snapshot concerns.
 //!
 //! Files of `sources`:
 //!
@@ -54,6 +67,7 @@
 //! - `histogram.rs`: percentiles of a histogram.
 //! - `engines.rs`: the table of what engines call their load.
 //! - `agents.rs`: judges what metrics agents report about the GPUs of pods.
+//! - `answer.rs`: judges what was read of servers and pods.
 //! - `body.rs`: reads a body up to a limit.
 
 #![forbid(unsafe_code)]
@@ -63,13 +77,16 @@ use std::sync::Arc;
 use api::{aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, labels};
 use clap::Parser;
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::{
+    api::apps::v1::{Deployment, StatefulSet},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use runtime::{
     apply::{ApplyError, Writer},
     args::RuntimeArgs,
     cache::{Cache, Key},
     clock::Clock,
-    controller::Next,
+    controller::{Controller, Next},
     events::Recorder,
     polling::Trigger,
     process::{Identity, Process, Started},
@@ -78,52 +95,39 @@ use runtime::{
 };
 
 use crate::{
-    agents::Agents,
-    apply::{Applied, apply},
+    collect::{
+        agents::{self, Agents},
+        credentials::Credentials,
+        rates::Rates,
+    },
     configuration::{Configuration, ScalerArgs},
-    contender::{HpaView, ScaledObjectView},
-    credentials::Credentials,
     metrics::Counts,
-    observe::observe,
-    other_kinds::Resources,
-    plan::{plan, refused, rejected},
-    pod::PodView,
-    rates::Rates,
-    samples::{OUTDATED_FOR, Samples},
-    selector::PodsByLabel,
+    samples::Samples,
     sources::pods::Bodies,
-    target::{Reference, Scalable},
-    validate::validate,
-    validities::Validities,
+    target::{
+        Reference, Scalable,
+        contender::{HpaView, ScaledObjectView},
+        other_kinds::Resources,
+        pod::PodView,
+        selector::PodsByLabel,
+    },
+    validate::validities::Validities,
 };
 
-mod agents;
-mod answer;
 mod apply;
 mod collect;
 pub mod configuration;
-mod contender;
-mod contest;
-mod credentials;
-mod first_look;
 mod history;
-mod metric;
 mod metrics;
 mod observe;
-mod other_kinds;
-mod owners;
 mod plan;
-mod pod;
-mod rates;
+mod reconcile;
 mod samples;
-mod selector;
 pub mod sources;
 mod target;
 #[cfg(test)]
 mod tests;
-mod trend;
 mod validate;
-mod validities;
 
 /// Field manager and name of the Lease.
 pub const NAME: &str = "scaler-controller";
@@ -152,7 +156,7 @@ pub(crate) struct Context {
     pub(crate) scaled_objects: Cache<ScaledObjectView>,
     pub(crate) pods: Cache<PodView>,
     pub(crate) pods_by_label: PodsByLabel,
-    /// By `Reference::identity` of their targets.
+    /// By `Reference::key` of their targets.
     pub(crate) scaler_targets: Referrers,
     pub(crate) hpa_targets: Referrers,
     pub(crate) scaled_object_targets: Referrers,
@@ -174,76 +178,13 @@ pub(crate) struct Context {
 
 /// Declares the watches and starts the controller.
 pub fn start(process: &mut Process, args: ScalerArgs) -> Started {
-    let scalers = process.watch::<AIScaler>("AIScaler");
-    let pods = process.watch::<PodView>("Pod");
-    let hpas = process.watch::<HpaView>("HorizontalPodAutoscaler");
-    let scaled_objects = process.watch_if_served::<ScaledObjectView>("ScaledObject");
-    let ctx = Arc::new(Context {
-        deployments: process.watch("Deployment"),
-        stateful_sets: process.watch("StatefulSet"),
-        inferences: process.watch_if_served("AIInference"),
-        dispatchers: process.watch_if_served("AIDispatcher"),
-        pods_by_label: PodsByLabel::of(&pods),
-        pods,
-        scaler_targets: Referrers::of(&scalers, |scaler| {
-            Some(identity(scaler.metadata.namespace.as_deref(), &Reference::of(&scaler.spec)))
-        }),
-        hpa_targets: Referrers::of(&hpas, |hpa| {
-            hpa.target.as_ref().map(|target| identity(hpa.metadata.namespace.as_deref(), target))
-        }),
-        scaled_object_targets: Referrers::of(&scaled_objects, |object| {
-            object.target.as_ref().map(|target| identity(object.metadata.namespace.as_deref(), target))
-        }),
-        validities: Validities::default(),
-        samples: Samples::default(),
-        rates: Rates::default(),
-        bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),
-        credentials: Credentials::new(process.secrets()),
-        resources: Resources::default(),
-        agents: Agents::new(process, &args.agents),
-        counts: Counts::default(),
-        configuration: Configuration::new(args),
-        clock: process.clock(),
-        writer: process.writer(&scalers),
-        scales: process.scales(),
-        recorder: process.recorder(),
-        hpas: hpas.clone(),
-        scaled_objects: scaled_objects.clone(),
-        scalers,
-    });
+    let ctx = Arc::new(Context::watching(process, args));
     forget_deleted(&ctx);
     metrics::export(process, &ctx.scalers, &ctx.counts);
-    let of_target = |ctx: &Arc<Context>| {
-        let ctx = Arc::clone(ctx);
-        move |namespace: Option<&str>, target: &Reference| {
-            ctx.scaler_targets.of_key(&identity(namespace, target))
-        }
-    };
-    let (by_hpa, by_scaled_object) = (of_target(&ctx), of_target(&ctx));
-    let (polled, polled_by_agents) = (Arc::clone(&ctx), Arc::clone(&ctx));
-    let (period, agents) = (ctx.configuration.sample_period, ctx.agents.sources.clone());
-    let controller = process
-        .controller(&ctx.scalers)
-        .maps(&ctx.deployments, keys_of_target(&ctx))
-        .maps(&ctx.stateful_sets, keys_of_target(&ctx))
-        .maps(&ctx.inferences, keys_of_target(&ctx))
-        .maps(&ctx.dispatchers, keys_of_target(&ctx))
-        .maps(&hpas, move |hpa| {
-            hpa.target.iter().flat_map(|target| by_hpa(hpa.metadata.namespace.as_deref(), target)).collect()
-        })
-        .maps(&scaled_objects, move |object| {
-            let namespace = object.metadata.namespace.as_deref();
-            object.target.iter().flat_map(|target| by_scaled_object(namespace, target)).collect()
-        })
-        .polls(collect::polling(period), &Trigger::default(), move |scaler, now| {
-            let ctx = Arc::clone(&polled);
-            async move { collect::read(&ctx, &scaler, now).await }
-        })
-        .polls(agents::polling(period), &ctx.agents.trigger, move |scaler, now| {
-            let ctx = Arc::clone(&polled_by_agents);
-            async move { collect::read_agents(&ctx, &scaler, now).await }
-        })
-        .beside(move |_, stop| agents::run(agents, stop));
+    let controller = process.controller(&ctx.scalers);
+    let controller = following_targets(controller, &ctx);
+    let controller = following_autoscalers(controller, &ctx);
+    let controller = reading_sources(controller, &ctx);
     process.control(controller, move |scaler, now| {
         let ctx = Arc::clone(&ctx);
         async move { reconcile(&ctx, scaler, now).await }
@@ -253,37 +194,104 @@ pub fn start(process: &mut Process, args: ScalerArgs) -> Started {
 /// Observes, validates, plans, applies.
 async fn reconcile(ctx: &Context, scaler: Arc<AIScaler>, now: Timestamp) -> Result<Next, ApplyError> {
     let _forget = ForgetIfDeleted { ctx, scaler: &scaler };
-    if scaler.metadata.deletion_timestamp.is_some() {
-        // The replicas stay as they are.
-        return Ok(Next::Done);
-    }
-    let observed = observe(ctx, &scaler, now);
-    let period = ctx.configuration.period;
-    let applied = match validate(&scaler, &ctx.configuration.allowed) {
-        Err(invalid) => apply(ctx, &scaler, rejected(&invalid, &observed, now), now).await?,
-        Ok(valid) => match apply(ctx, &scaler, plan(&valid, &observed, period, now), now).await? {
-            Applied::Refused(refusal) => {
-                apply(ctx, &scaler, refused(&refusal, &valid, &observed, period, now), now).await?
-            }
-            Applied::Failed { error, why } => {
-                apply(ctx, &scaler, refused(&why, &valid, &observed, period, now), now).await?;
-                return Err(error);
-            }
-            done @ (Applied::All { .. } | Applied::Outdated) => done,
-        },
-    };
-    Ok(match applied {
-        // Each reading of a source wakes its object; a look just before it would decide again on the values of the last one.
-        Applied::All { requeue_after: Some(wait) } => Next::After(wait + wait / 2),
-        Applied::Outdated => Next::After(period.min(OUTDATED_FOR)),
-        // A plan of a refusal writes no replicas.
-        Applied::All { requeue_after: None } | Applied::Refused(_) | Applied::Failed { .. } => Next::Done,
-    })
+    runtime::reconcile::reconcile(ctx, Arc::clone(&scaler), now).await
 }
 
-/// The key under which references to one object are found.
-fn identity(namespace: Option<&str>, target: &Reference) -> Key {
-    Key::new(namespace.unwrap_or_default(), &target.identity())
+impl Context {
+    fn watching(process: &mut Process, args: ScalerArgs) -> Self {
+        let scalers = process.watch("AIScaler");
+        let pods = process.watch("Pod");
+        let hpas = process.watch("HorizontalPodAutoscaler");
+        let scaled_objects = process.watch_if_served("ScaledObject");
+        Self {
+            deployments: process.watch("Deployment"),
+            stateful_sets: process.watch("StatefulSet"),
+            inferences: process.watch_if_served("AIInference"),
+            dispatchers: process.watch_if_served("AIDispatcher"),
+            pods_by_label: PodsByLabel::of(&pods),
+            pods,
+            scaler_targets: targets_of_scalers(&scalers),
+            hpa_targets: targets_of_hpas(&hpas),
+            hpas,
+            scaled_object_targets: targets_of_scaled_objects(&scaled_objects),
+            scaled_objects,
+            validities: Validities::default(),
+            samples: Samples::default(),
+            rates: Rates::default(),
+            bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),
+            credentials: Credentials::new(process.secrets()),
+            resources: Resources::default(),
+            agents: Agents::new(process, &args.agents),
+            counts: Counts::default(),
+            configuration: Configuration::new(args),
+            clock: process.clock(),
+            writer: process.writer(&scalers),
+            scales: process.scales(),
+            recorder: process.recorder(),
+            scalers,
+        }
+    }
+
+    /// The AIScalers of a target. `beside`: of an object in its namespace.
+    fn scalers_of(&self, target: Option<&Reference>, beside: &ObjectMeta) -> Vec<Key> {
+        target.map(|target| self.scaler_targets.of_key(&target.key(beside))).unwrap_or_default()
+    }
+
+    fn forget(&self, key: &Key, uid: &str) {
+        self.forget_uid(uid);
+        self.agents.forget(key);
+    }
+
+    fn forget_uid(&self, uid: &str) {
+        self.validities.forget(uid);
+        self.samples.forget(uid);
+        self.rates.forget(uid);
+    }
+}
+
+fn targets_of_scalers(scalers: &Cache<AIScaler>) -> Referrers {
+    Referrers::of(scalers, |scaler| Some(Reference::of(&scaler.spec).key(&scaler.metadata)))
+}
+
+fn targets_of_hpas(hpas: &Cache<HpaView>) -> Referrers {
+    Referrers::of(hpas, |hpa| hpa.target.as_ref().map(|target| target.key(&hpa.metadata)))
+}
+
+fn targets_of_scaled_objects(scaled_objects: &Cache<ScaledObjectView>) -> Referrers {
+    Referrers::of(scaled_objects, |object| object.target.as_ref().map(|target| target.key(&object.metadata)))
+}
+
+fn following_targets(controller: Controller<AIScaler>, ctx: &Arc<Context>) -> Controller<AIScaler> {
+    controller
+        .maps(&ctx.deployments, keys_of_target(ctx))
+        .maps(&ctx.stateful_sets, keys_of_target(ctx))
+        .maps(&ctx.inferences, keys_of_target(ctx))
+        .maps(&ctx.dispatchers, keys_of_target(ctx))
+}
+
+/// Those that scale the same targets.
+fn following_autoscalers(controller: Controller<AIScaler>, ctx: &Arc<Context>) -> Controller<AIScaler> {
+    let (of_hpa, of_scaled_object) = (Arc::clone(ctx), Arc::clone(ctx));
+    controller
+        .maps(&ctx.hpas, move |hpa| of_hpa.scalers_of(hpa.target.as_ref(), &hpa.metadata))
+        .maps(&ctx.scaled_objects, move |object| {
+            of_scaled_object.scalers_of(object.target.as_ref(), &object.metadata)
+        })
+}
+
+fn reading_sources(controller: Controller<AIScaler>, ctx: &Arc<Context>) -> Controller<AIScaler> {
+    let (polled, polled_by_agents) = (Arc::clone(ctx), Arc::clone(ctx));
+    let (period, sources) = (ctx.configuration.sample_period, ctx.agents.sources.clone());
+    controller
+        .polls(collect::polling(period), &Trigger::default(), move |scaler, now| {
+            let ctx = Arc::clone(&polled);
+            async move { collect::read(&ctx, &scaler, now).await }
+        })
+        .polls(agents::polling(period), &ctx.agents.trigger, move |scaler, now| {
+            let ctx = Arc::clone(&polled_by_agents);
+            async move { collect::read_agents(&ctx, &scaler, now).await }
+        })
+        .beside(move |_, stop| agents::run(sources, stop))
 }
 
 /// The AIScalers of a target, and of what it owns: where the owner is scaled, they follow the owner.
@@ -293,18 +301,17 @@ where
 {
     let ctx = Arc::clone(ctx);
     move |object| {
-        let namespace = object.metadata.namespace.as_deref();
+        let metadata = &object.metadata;
         let reference = Reference {
             api_version: K::api_version(&()).into_owned(),
             kind: K::kind(&()).into_owned(),
-            name: object.metadata.name.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
         };
-        let mut keys = ctx.scaler_targets.of_key(&identity(namespace, &reference));
-        if let Some(uid) = &object.metadata.uid {
-            for child in
-                observe::deployments_of(&ctx, namespace.unwrap_or_default(), reference.watched(), uid)
-            {
-                keys.extend(ctx.scaler_targets.of_key(&identity(namespace, &child)));
+        let mut keys = ctx.scalers_of(Some(&reference), metadata);
+        if let Some(uid) = &metadata.uid {
+            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            for child in observe::deployments_of(&ctx, namespace, reference.watched(), uid) {
+                keys.extend(ctx.scalers_of(Some(&child), metadata));
             }
         }
         keys
@@ -329,19 +336,6 @@ impl Drop for ForgetIfDeleted<'_> {
             Some(known) if known.metadata.uid.as_deref() != uid => ctx.forget_uid(uid.unwrap_or_default()),
             Some(_) => {}
         }
-    }
-}
-
-impl Context {
-    fn forget(&self, key: &Key, uid: &str) {
-        self.forget_uid(uid);
-        self.agents.forget(key);
-    }
-
-    fn forget_uid(&self, uid: &str) {
-        self.validities.forget(uid);
-        self.samples.forget(uid);
-        self.rates.forget(uid);
     }
 }
 

@@ -21,7 +21,7 @@ use prometheus_client::{
 use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
 use scaling::reading::{Fault, Reading};
 
-use crate::{plan::ScaleWrite, samples::Answer, validate::MetricSource};
+use crate::{plan::ScaleWrite, sources::answer::Answer, validate::MetricSource};
 
 /// What an AIScaler does, by its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl Counts {
     }
 
     pub(crate) fn rescaled(&self, write: &ScaleWrite, rescaled: Rescaled, now: Timestamp) {
-        let direction = direction(write.target.scaled.replicas, write.to);
+        let direction = direction(write.target.scaled.replicas, write.to());
         let result = match rescaled {
             Rescaled::Written => "written",
             Rescaled::Outdated => "outdated",

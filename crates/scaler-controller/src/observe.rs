@@ -4,21 +4,27 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
     Context, ForgetIfDeleted,
-    contender::{Contender, oldest_before},
-    history::{Past, stored},
-    other_kinds::ScaleRead,
-    owners::{Belongs, Owner, TargetIdentity, belongs},
-    plan::record,
-    pod::PodView,
-    samples::{Answer, Attempt, Attempted, CarriedOut, Question, Unwritten},
-    selector::Selector,
-    target::{Reference, Scalable, WatchedKind},
+    history::{
+        Past,
+        attempt::{Attempted, Unwritten},
+        stored,
+    },
+    samples::{Outdated, Question, RefusedWrite},
+    sources::answer::Answer,
+    target::{
+        Reference, Scalable, WatchedKind,
+        contender::{Contender, oldest_before},
+        other_kinds::ScaleRead,
+        owners::{Belongs, Owner, TargetIdentity, belongs},
+        pod::PodView,
+        selector::Selector,
+    },
     validate::ValidScaler,
 };
 use api::{
     aidispatcher::AIDispatcher,
     aiinference::AIInference,
-    aiscaler::{AIScaler, AIScalerStatus, Mode},
+    aiscaler::{AIScaler, Mode},
 };
 use jiff::Timestamp;
 use kube::{Resource, api::ApiResource};
@@ -47,6 +53,12 @@ pub(crate) struct Observed {
     pub(crate) unwritten: Option<Unwritten>,
     /// The last write of replicas whose answer was lost.
     pub(crate) attempted: Attempted,
+    /// The last write of replicas that was refused.
+    pub(crate) refused: Option<RefusedWrite>,
+    /// The last version of the target that was called outdated.
+    pub(crate) outdated: Option<Outdated>,
+    /// The API server has confirmed that this process knows the newest version of the object.
+    pub(crate) is_confirmed: bool,
 }
 
 /// The object whose replicas are set.
@@ -88,6 +100,7 @@ pub(crate) fn observe(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> 
         // It may be paused, have other bounds, or be deleted by now.
         target = Target::Unknown("the watch of AIScalers fails, so this one may be out of date".to_owned());
     }
+    let is_confirmed = sampled.is_confirmed();
     let remembered = sampled.past_at(scaler.metadata.resource_version.as_deref()).cloned();
     let answers = match sampled.question == Some(Question::of(&scaler.spec)) {
         true => sampled.answers,
@@ -97,20 +110,21 @@ pub(crate) fn observe(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> 
     let is_resumed = remembered.is_none();
     let mut past = remembered.unwrap_or_else(from_status);
     let mut unwritten = sampled.unwritten;
-    let mut attempted = Attempted::Open;
-    if let (Some(attempt), Target::Found(found)) = (sampled.attempted, &target) {
-        if attempt.is_carried_out(&found.scaled) {
-            past = past.carried_out(&attempt);
-            let known = carried_out(&attempt, unwritten, scaler.status.as_ref());
-            unwritten = Some(known.clone());
-            let settled = CarriedOut { past: past.clone(), unwritten: known, note: attempt.note };
-            attempted = Attempted::CarriedOut(Box::new(settled));
-        } else if attempt.is_over(&found.scaled, now) {
-            attempted = Attempted::Failed;
+    let attempted = match (sampled.attempted, &target) {
+        (None, _) => Attempted::Nothing,
+        (Some(attempt), Target::Found(found)) => {
+            attempt.judged(&found.scaled, &past, unwritten.as_ref(), scaler.status.as_ref(), now)
         }
+        (Some(attempt), Target::Unread | Target::Missing(_) | Target::Unknown(_)) => {
+            Attempted::Open(Box::new(attempt))
+        }
+    };
+    if let Attempted::CarriedOut(known) = &attempted {
+        past.clone_from(&known.past);
+        unwritten = Some(known.unwritten.clone());
     }
     Observed {
-        contender: contender(ctx, scaler, namespace, &names),
+        contender: contender(ctx, scaler, &names),
         unwatched: unwatched(ctx),
         scaler: Arc::clone(scaler),
         target,
@@ -120,22 +134,10 @@ pub(crate) fn observe(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> 
         written: sampled.written,
         unwritten,
         attempted,
+        refused: sampled.refused,
+        outdated: sampled.outdated,
+        is_confirmed,
     }
-}
-
-/// What a status will say after a write whose answer was lost.
-fn carried_out(
-    attempt: &Attempt,
-    unwritten: Option<Unwritten>,
-    status: Option<&AIScalerStatus>,
-) -> Unwritten {
-    let mut decisions = match (unwritten, status) {
-        (Some(known), _) => known.decisions,
-        (None, Some(status)) => status.decisions.clone(),
-        (None, None) => Vec::new(),
-    };
-    record(&mut decisions, attempt.decision.clone());
-    Unwritten { decisions, last_scale_time: attempt.decision.time.clone() }
 }
 
 /// The target, and every reference under which another autoscaler may name it. `scale`: what was last read of a target of
@@ -231,12 +233,7 @@ pub(crate) fn deployments_of(
         Some(WatchedKind::AIDispatcher) => ctx.deployments.owned_by::<AIDispatcher>(namespace, uid),
         Some(WatchedKind::Deployment | WatchedKind::StatefulSet) | None => Vec::new(),
     };
-    let reference = |name: &String| Reference {
-        api_version: "apps/v1".to_owned(),
-        kind: "Deployment".to_owned(),
-        name: name.clone(),
-    };
-    owned.iter().filter_map(|child| child.metadata.name.as_ref()).map(reference).collect()
+    owned.iter().filter_map(|child| child.metadata.name.as_deref()).map(Reference::to_deployment).collect()
 }
 
 fn watched(ctx: &Context, namespace: &str, kind: WatchedKind, reference: Reference) -> Target {
@@ -358,9 +355,8 @@ fn unwatched(ctx: &Context) -> Option<&'static str> {
 }
 
 /// Who else scales the target: HPAs and ScaledObjects always win, of AIScalers the oldest.
-fn contender(ctx: &Context, scaler: &AIScaler, namespace: &str, names: &[Reference]) -> Option<Contender> {
-    let identities: Vec<Key> =
-        names.iter().map(|reference| Key::new(namespace, &reference.identity())).collect();
+fn contender(ctx: &Context, scaler: &AIScaler, names: &[Reference]) -> Option<Contender> {
+    let identities: Vec<Key> = names.iter().map(|reference| reference.key(&scaler.metadata)).collect();
     let of = |referrers: &runtime::relations::Referrers| -> Vec<Key> {
         identities.iter().flat_map(|identity| referrers.of_key(identity)).collect()
     };

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use api::aiscaler::{AIScalerStatus, Decision as StoredDecision, Mode};
+use api::aiscaler::{AIScalerStatus, Mode};
 use jiff::Timestamp;
-use runtime::{events::Note, refusal::Refusal};
+use runtime::{events::Note, reconcile, refusal::Refusal};
 use scaling::{
     decide::{Decision, Outcome, decide},
     history::History,
@@ -14,67 +14,74 @@ use scaling::{
 };
 
 use crate::{
-    contender::Contender,
-    contest::{Contest, Pause},
-    first_look::{Doubt, Wish},
-    history::Past,
-    observe::{Found, Observed, Target},
-    samples::{Answer, Attempted},
+    history::{
+        Past,
+        attempt::{Attempt, Attempted},
+        contest::{Contest, Pause},
+        first_look::{Implausible, Wish},
+    },
+    observe::{Found, Observed},
+    samples::OUTDATED_FOR,
+    sources::answer::Answer,
     validate::{Invalid, ValidScaler},
 };
+use hands_off::{HandsOff, hands_off, untouched};
+use permission::{Permission, permission};
+use status::Follows;
 
 mod conditions;
 mod events;
+mod hands_off;
+mod metric;
+mod permission;
 mod status;
 #[cfg(test)]
 mod tests;
 
-use status::Follows;
-pub(crate) use status::record;
-
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    /// What is known by now of a write whose answer was lost.
+    pub(crate) attempted: Attempted,
     pub(crate) scale: Option<ScaleWrite>,
+    /// What is remembered until the next decision; `None`: what is known already.
+    pub(crate) past: Option<Past>,
     /// `None`: the stored one says the same, or differs in numbers that are not due.
     pub(crate) status: Option<AIScalerStatus>,
     /// All but that of the replicas.
     pub(crate) events: Vec<Note>,
-    /// What is remembered until the next decision; `None`: what is known already.
-    pub(crate) past: Option<Past>,
-    /// What is known by now of a write whose answer was lost.
-    pub(crate) attempted: Attempted,
     pub(crate) requeue_after: Option<Duration>,
+}
+
+/// What a plan rests on and a watch may not have brought yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// The AIScaler may have changed.
+    OutdatedScaler,
 }
 
 /// New replicas for exactly the version that was observed.
 #[derive(Clone, Debug)]
 pub(crate) struct ScaleWrite {
     pub(crate) target: Found,
-    pub(crate) to: i32,
     /// The newest sample of the metric that asked for them; `None` where bounds or a fallback did.
     pub(crate) sampled: Option<Timestamp>,
-    /// As the status will have it.
-    pub(crate) decision: StoredDecision,
-    pub(crate) note: Note,
+    /// What is remembered until the answer arrives: the decision, as the status will have it, and its event.
+    pub(crate) attempt: Attempt,
+    /// The attempt before, whose answer was lost.
+    pub(crate) before: Option<Attempt>,
+    /// The next look if the target has changed meanwhile.
+    pub(crate) outdated_retry: Duration,
 }
 
-/// Why nothing is scaled although the spec is valid.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum HandsOff {
-    /// Its scale is read with the first samples.
-    Unread,
-    Missing(String),
-    Unknown(String),
-    NoSelector(String),
-    OtherAutoscaler(String),
-    ScalesItself(String),
-    Deleted(String),
-    Paused,
+impl ScaleWrite {
+    pub(crate) fn to(&self) -> i32 {
+        self.attempt.decision.to
+    }
 }
 
 /// What an AIScaler does at this time.
-pub(super) enum State<'a> {
+enum State<'a> {
     HandsOff(HandsOff),
     /// The first samples are on their way.
     Awaiting,
@@ -88,7 +95,7 @@ pub(super) enum State<'a> {
 
 /// What others did to the replicas.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Others {
+struct Others {
     /// They have set the present ones since the last look.
     wrote: bool,
     /// Writes of the last hour, if there were many.
@@ -97,20 +104,37 @@ pub(super) struct Others {
 
 /// What becomes of the decision.
 #[derive(Clone, Copy)]
-pub(super) enum Writes<'a> {
+enum Writes<'a> {
     Scale,
     /// The replicas are as wanted, or `mode` is DryRun.
     Nothing,
     /// The first wish of a metric is beyond reason: it is announced before it is acted on.
-    Announced(Doubt),
+    Announced(Implausible),
     /// Others have set the replicas too often.
     Paused(Pause),
     Refused(&'a Refusal),
 }
 
-/// `period`: the time until the target is looked at again if no sample arrives.
-pub(crate) fn plan(valid: &ValidScaler, observed: &Observed, period: Duration, now: Timestamp) -> Plan {
-    decided(valid, observed, None, period, now)
+/// `period`: between two looks at the target.
+pub(crate) fn plan(
+    valid: &ValidScaler,
+    observed: &Observed,
+    period: Duration,
+    now: Timestamp,
+) -> reconcile::Decision<Plan, Doubt> {
+    let decided = match look(valid, observed, period, now) {
+        Look::Stays(plan) => return reconcile::Decision::Plan(*plan),
+        Look::Scale(decided) => decided,
+    };
+    let writes = match permission(observed, decided.found, decided.decision.record.to, period, now) {
+        Permission::Granted => Writes::Scale,
+        Permission::Refused(refusal) => Writes::Refused(refusal),
+        Permission::OutdatedTarget => {
+            return reconcile::Decision::Plan(unchanged(observed, outdated_retry(period)));
+        }
+        Permission::UnconfirmedScaler => return reconcile::Decision::Doubt(Doubt::OutdatedScaler),
+    };
+    reconcile::Decision::Plan(decided.plan(valid, observed, writes, period, now))
 }
 
 /// The API server refuses to change the replicas, and no retry helps.
@@ -121,7 +145,10 @@ pub(crate) fn refused(
     period: Duration,
     now: Timestamp,
 ) -> Plan {
-    decided(valid, observed, Some(refusal), period, now)
+    match look(valid, observed, period, now) {
+        Look::Stays(plan) => *plan,
+        Look::Scale(decided) => decided.plan(valid, observed, Writes::Refused(refusal), period, now),
+    }
 }
 
 /// Whether nothing is decided, whatever the metrics say: they need not be read.
@@ -146,29 +173,90 @@ pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -
     let status = status::of_invalid(observed, verdicts, now);
     let status = status::if_due(observed, status, Follows::Nothing, false, now);
     let attempted = observed.attempted.clone();
-    Plan { scale: None, status, events, past: None, attempted, requeue_after: None }
+    Plan { attempted, scale: None, past: None, status, events, requeue_after: None }
 }
 
-fn decided(
-    valid: &ValidScaler,
-    observed: &Observed,
-    refusal: Option<&Refusal>,
-    period: Duration,
-    now: Timestamp,
-) -> Plan {
+/// Each reading of a source wakes its object; a look just before it would decide again on the values of the last one.
+fn next_look(period: Duration) -> Duration {
+    period + period / 2
+}
+
+/// The watch of a target brings the new version, or it is read with the next samples.
+fn outdated_retry(period: Duration) -> Duration {
+    period.min(OUTDATED_FOR)
+}
+
+/// Nothing is written until the next look.
+fn unchanged(observed: &Observed, next_look: Duration) -> Plan {
+    Plan {
+        attempted: observed.attempted.clone(),
+        scale: None,
+        past: None,
+        status: None,
+        events: Vec::new(),
+        requeue_after: Some(next_look),
+    }
+}
+
+/// A look at the target.
+enum Look<'a> {
+    /// The replicas stay as they are.
+    Stays(Box<Plan>),
+    /// They are to be changed, if that may be written.
+    Scale(Box<Decided<'a>>),
+}
+
+/// What the metrics ask for.
+struct Decided<'a> {
+    found: &'a Found,
+    decision: Decision,
+    others: Others,
+    /// Without this decision.
+    past: Past,
+}
+
+fn look<'a>(valid: &ValidScaler, observed: &'a Observed, period: Duration, now: Timestamp) -> Look<'a> {
+    let stays = |plan: Plan| Look::Stays(Box::new(plan));
     let found = match hands_off(valid, observed) {
         Ok(found) => found,
-        Err(HandsOff::Unread) => return awaiting(valid, observed, period, now),
+        Err(HandsOff::Unread) => return stays(awaiting(valid, observed, period, now)),
         Err(hands_off) => {
             let past = untouched(&hands_off, observed, now);
-            return planned(valid, observed, &State::HandsOff(hands_off), past, period, now);
+            return stays(planned(valid, observed, &State::HandsOff(hands_off), past, period, now));
         }
     };
     let mut known = observed.past.of_target(&found.scaled.uid);
     if observed.is_resumed && valid.mode == Mode::Apply {
         known = known.with_unseen(found.scaled.replicas, now);
     }
-    let contest = match valid.mode {
+    let contest = contest(valid, observed, found, &known, now);
+    let decision = decision(valid, observed, found, &known, &contest, now);
+    let would_scale = matches!(decision.outcome, Outcome::Scale { .. });
+    if is_awaiting(valid, observed) && !would_scale {
+        return stays(awaiting(valid, observed, period, now));
+    }
+    let (first_look, implausible) = match wish(&decision) {
+        Some(wish) => known.first_look.at(&valid.policy, wish, period, now),
+        None => (known.first_look.clone(), None),
+    };
+    let pause = contest.pause(now).copied();
+    let others = Others { wrote: contest.is_foreign(now), often: contest.often() };
+    let past = Past { contest, first_look, ..known };
+    let decided = Decided { found, decision, others, past };
+    let writes = match (valid.mode, pause, implausible) {
+        // Said for the whole time, whether there is a wish or not.
+        (Mode::Apply, Some(pause), _) => Writes::Paused(pause),
+        (Mode::DryRun, _, _) => Writes::Nothing,
+        (Mode::Apply, None, Some(implausible)) => Writes::Announced(implausible),
+        (Mode::Apply, None, None) if would_scale => return Look::Scale(Box::new(decided)),
+        (Mode::Apply, None, None) => Writes::Nothing,
+    };
+    stays(decided.plan(valid, observed, writes, period, now))
+}
+
+/// Who has set the present replicas.
+fn contest(valid: &ValidScaler, observed: &Observed, found: &Found, known: &Past, now: Timestamp) -> Contest {
+    match valid.mode {
         Mode::Apply if observed.is_resumed => known.contest.resumed(
             found.scaled.replicas,
             !found.keeps_one && was_idle(&known.scaling, &valid.policy, now),
@@ -177,39 +265,32 @@ fn decided(
         Mode::Apply => known.contest.seen(found.scaled.replicas, now),
         // Another may scale the target.
         Mode::DryRun => Contest::default(),
-    };
-    let decision = decision(valid, observed, found, &known, &contest, now);
-    let would_scale = matches!(decision.outcome, Outcome::Scale { .. });
-    if is_awaiting(valid, observed) && !would_scale {
-        return awaiting(valid, observed, period, now);
     }
-    let (first_look, doubt) = match wish(&decision) {
-        Some(wish) => known.first_look.at(&valid.policy, wish, period, now),
-        None => (known.first_look.clone(), None),
-    };
-    let writes = match (refusal, valid.mode, contest.pause(now), doubt) {
-        // Said for the whole time, whether there is a wish or not.
-        (_, Mode::Apply, Some(pause), _) => Writes::Paused(*pause),
-        (_, Mode::DryRun, _, _) => Writes::Nothing,
-        (_, Mode::Apply, None, Some(doubt)) => Writes::Announced(doubt),
-        (_, Mode::Apply, None, None) if !would_scale => Writes::Nothing,
-        (Some(refusal), Mode::Apply, None, None) => Writes::Refused(refusal),
-        (None, Mode::Apply, None, None) => Writes::Scale,
-    };
-    let others = Others { wrote: contest.is_foreign(now), often: contest.often() };
-    let past = Past { contest, first_look, ..known };
-    let past = match writes {
-        Writes::Scale => Past {
-            contest: past.contest.written(decision.record.to),
-            scaling: Decision::clone(&decision).written(&valid.policy),
-            ..past
-        },
-        Writes::Nothing | Writes::Announced(_) | Writes::Paused(_) | Writes::Refused(_) => {
-            Past { scaling: decision.history.clone(), ..past }
-        }
-    };
-    let state = State::Decided { found, decision: Box::new(decision), writes, others };
-    planned(valid, observed, &state, Some(past), period, now)
+}
+
+impl Decided<'_> {
+    fn plan(
+        self,
+        valid: &ValidScaler,
+        observed: &Observed,
+        writes: Writes<'_>,
+        period: Duration,
+        now: Timestamp,
+    ) -> Plan {
+        let Self { found, decision, others, past } = self;
+        let past = match writes {
+            Writes::Scale => Past {
+                contest: past.contest.written(decision.record.to),
+                scaling: Decision::clone(&decision).written(&valid.policy),
+                ..past
+            },
+            Writes::Nothing | Writes::Announced(_) | Writes::Paused(_) | Writes::Refused(_) => {
+                Past { scaling: decision.history.clone(), ..past }
+            }
+        };
+        let state = State::Decided { found, decision: Box::new(decision), writes, others };
+        planned(valid, observed, &state, Some(past), period, now)
+    }
 }
 
 /// What the metrics ask for; bounds alone have no wish.
@@ -242,24 +323,6 @@ fn was_idle(history: &History, policy: &Policy, now: Timestamp) -> bool {
         && recent.all(|known| known.replicas == 0)
 }
 
-/// What is remembered of a target that is left alone.
-fn untouched(hands_off: &HandsOff, observed: &Observed, now: Timestamp) -> Option<Past> {
-    let Target::Found(found) = &observed.target else { return None };
-    let known = observed.past.of_target(&found.scaled.uid);
-    let contest = match hands_off {
-        HandsOff::Paused => known.contest.seen_paused(found.scaled.replicas),
-        // Another autoscaler sets the replicas: its writes are not counted as foreign, and its 0 is no maintenance.
-        HandsOff::OtherAutoscaler(_) | HandsOff::ScalesItself(_) => Contest::default(),
-        HandsOff::Unread
-        | HandsOff::Missing(_)
-        | HandsOff::Unknown(_)
-        | HandsOff::NoSelector(_)
-        | HandsOff::Deleted(_) => return None,
-    };
-    // Meanwhile no metric is read, so that none is missing.
-    Some(Past { contest, scaling: known.scaling.unread(now), ..known })
-}
-
 /// Whether a source has not been read since the process began or the sources changed. A missing sample has been read.
 fn is_awaiting(valid: &ValidScaler, observed: &Observed) -> bool {
     observed.answers.len() < valid.sources.len() || observed.answers.iter().any(Answer::is_pending)
@@ -272,14 +335,7 @@ fn awaiting(valid: &ValidScaler, observed: &Observed, period: Duration, now: Tim
         Some(status.observed_generation) == metadata.generation && !status.conditions.is_empty()
     });
     if is_known {
-        return Plan {
-            scale: None,
-            status: None,
-            events: Vec::new(),
-            past: None,
-            attempted: observed.attempted.clone(),
-            requeue_after: Some(period),
-        };
+        return unchanged(observed, next_look(period));
     }
     planned(valid, observed, &State::Awaiting, None, period, now)
 }
@@ -299,20 +355,41 @@ fn planned(
             if others.wrote {
                 events.push(events::of_set_back(found, decision));
             }
-            Some(ScaleWrite {
-                target: Found::clone(found),
-                to: decision.record.to,
-                sampled: sampled(observed, decision),
-                decision: status::entry(decision, now),
-                note: events::of_scale(found, decision),
-            })
+            Some(scale(observed, found, decision, period, now))
         }
         State::Decided { .. } | State::HandsOff(_) | State::Awaiting => None,
     };
     let status = status::of(observed, state, verdicts, past.as_ref(), now);
     let status = status::if_due(observed, status, Follows::of(valid), is_wish(valid, state), now);
     let attempted = observed.attempted.clone();
-    Plan { scale, status, events, past, attempted, requeue_after: Some(period) }
+    Plan { attempted, scale, past, status, events, requeue_after: Some(next_look(period)) }
+}
+
+fn scale(
+    observed: &Observed,
+    found: &Found,
+    decision: &Decision,
+    period: Duration,
+    now: Timestamp,
+) -> ScaleWrite {
+    let attempt = Attempt {
+        uid: found.scaled.uid.clone(),
+        version: found.scaled.version.clone(),
+        at: now,
+        decision: status::entry(decision, now),
+        note: events::of_scale(found, decision),
+    };
+    let before = match &observed.attempted {
+        Attempted::Open(before) => Some(Attempt::clone(before)),
+        Attempted::Nothing | Attempted::Failed | Attempted::CarriedOut(_) => None,
+    };
+    ScaleWrite {
+        target: found.clone(),
+        sampled: sampled(observed, decision),
+        attempt,
+        before,
+        outdated_retry: outdated_retry(period),
+    }
 }
 
 /// Whether a decision is no write of replicas.
@@ -323,41 +400,6 @@ fn is_wish(valid: &ValidScaler, state: &State<'_>) -> bool {
         Writes::Nothing => valid.mode == Mode::DryRun,
         Writes::Announced(_) | Writes::Paused(_) | Writes::Refused(_) => true,
     }
-}
-
-fn hands_off<'a>(valid: &ValidScaler, observed: &'a Observed) -> Result<&'a Found, HandsOff> {
-    let found = match &observed.target {
-        Target::Unread => return Err(HandsOff::Unread),
-        Target::Missing(why) => return Err(HandsOff::Missing(why.clone())),
-        Target::Unknown(why) => return Err(HandsOff::Unknown(why.clone())),
-        Target::Found(found) => found,
-    };
-    if valid.is_paused {
-        return Err(HandsOff::Paused);
-    }
-    let reference = &found.reference;
-    if found.is_deleted {
-        return Err(HandsOff::Deleted(format!("{reference} is being deleted")));
-    }
-    if found.scales_itself {
-        return Err(HandsOff::ScalesItself(format!(
-            "{reference} has spec.autoscaling; remove it there, or delete this AIScaler"
-        )));
-    }
-    if let (Some(other), Mode::Apply) = (&observed.contender, valid.mode) {
-        let doubt = match (other, observed.unwatched) {
-            // Without a watch of AIScalers this is not reached.
-            (Contender::AIScaler(_), _) | (_, None) => String::new(),
-            (_, Some(kind)) => format!("; the watch of {kind} fails, so it may be gone"),
-        };
-        return Err(HandsOff::OtherAutoscaler(other.message(reference) + &doubt));
-    }
-    if found.pods.is_none() {
-        return Err(HandsOff::NoSelector(format!(
-            "{reference} has no selector of its pods, or one that matches every pod or is too long to be read; give it one, or name another target"
-        )));
-    }
-    Ok(found)
 }
 
 fn decision(

@@ -1,6 +1,5 @@
-//! What this process knows of each AIScaler and no object says: what the sources answered last, written by `collect` and
-//! read by `observe`; and what has become of its own writes of replicas and statuses, written and read by `apply` and read by
-//! `observe`. It decides nothing.
+//! What this process knows of each AIScaler and no object says. `collect` writes what the sources answered last. `apply`
+//! writes what has become of its own writes of replicas and statuses. `observe` reads both. It decides nothing.
 
 use std::{
     collections::HashMap,
@@ -8,13 +7,21 @@ use std::{
     time::Duration,
 };
 
-use api::aiscaler::{AIScalerSpec, AIScalerStatus, Decision, MetricType, Source};
+use api::aiscaler::{AIScalerSpec, AIScalerStatus, MetricType, Source};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::{events::Note, refusal::Refusal, scale::Scaled};
-use scaling::reading::{Fault, Reading};
+use runtime::refusal::Refusal;
 
-use crate::{history::Past, other_kinds::ScaleRead, target::Reference, trend::Trend};
+use crate::{
+    history::{
+        Past,
+        attempt::{Attempt, Unwritten},
+    },
+    sources::answer::Answer,
+    target::{Reference, other_kinds::ScaleRead},
+};
+use trend::Trend;
+
+mod trend;
 
 /// By uid of the AIScaler. An entry goes with its object.
 #[derive(Debug, Default)]
@@ -36,7 +43,7 @@ pub(crate) struct Sampled {
     /// The API server has confirmed once that this process has the newest version of the object.
     is_confirmed: bool,
     /// The API server has said since that there is a newer one.
-    is_outdated: bool,
+    is_doubted: bool,
     /// The scale of a target whose kind is not watched.
     pub(crate) scale: Option<(Reference, ScaleRead)>,
     /// The write of replicas that has had no answer yet, or none in time.
@@ -45,47 +52,24 @@ pub(crate) struct Sampled {
     pub(crate) written: Option<Timestamp>,
     /// What was carried out, and is in no written status yet.
     pub(crate) unwritten: Option<Unwritten>,
-    /// The replicas that the API server has last refused to write, of which target, and when.
-    refused: Option<(String, i32, Refusal, Timestamp)>,
-    /// The version of the target that the API server has last called outdated, and when.
-    outdated: Option<(String, Timestamp)>,
+    pub(crate) refused: Option<RefusedWrite>,
+    pub(crate) outdated: Option<Outdated>,
 }
 
-/// A write of replicas whose effect is not known.
+/// The replicas that the API server has last refused to write, of which target, and when.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Attempt {
-    /// The target as it was then.
-    pub(crate) uid: String,
-    pub(crate) version: String,
-    pub(crate) at: Timestamp,
-    pub(crate) decision: Decision,
-    pub(crate) note: Note,
+pub(crate) struct RefusedWrite {
+    target: String,
+    to: i32,
+    refusal: Refusal,
+    at: Timestamp,
 }
 
-/// What became of an attempt, as far as the target shows it.
+/// The version of the target that the API server has last called outdated, and when.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Attempted {
-    /// There is none, or the target has not changed since.
-    Open,
-    /// The target has changed, and not to the attempted replicas.
-    Failed,
-    /// The replicas are as attempted.
-    CarriedOut(Box<CarriedOut>),
-}
-
-/// What has to be remembered of a write whose answer was lost, and its event.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CarriedOut {
-    pub(crate) past: Past,
-    pub(crate) unwritten: Unwritten,
-    pub(crate) note: Note,
-}
-
-/// What a status says of the decisions that were carried out.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Unwritten {
-    pub(crate) decisions: Vec<Decision>,
-    pub(crate) last_scale_time: Option<Time>,
+pub(crate) struct Outdated {
+    version: String,
+    at: Timestamp,
 }
 
 /// Target and sources of a spec. Its bounds and rates change no answer.
@@ -95,49 +79,27 @@ pub(crate) struct Question {
     metrics: Vec<(MetricType, Option<Source>)>,
 }
 
-/// What was read for one metric.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
-    pub(crate) reading: Reading,
-    /// What is wrong with it, for the condition; empty if nothing is.
-    pub(crate) message: String,
-    /// Since when the value has risen with every sample, if there were many of them.
-    pub(crate) only_grows_since: Option<Timestamp>,
-}
-
 /// The watch brings a newer version long before; after a conflict of another cause the write is tried again.
 pub(crate) const OUTDATED_FOR: Duration = Duration::from_secs(2);
 
-const NO_SAMPLE_YET: &str = "no sample has arrived yet";
-
-/// Twice the time after which an API server gives a request up.
-const OPEN_FOR: Duration = Duration::from_mins(2);
-
-impl Attempt {
-    /// The write carried the version, so once the target has another one it can take effect no more.
-    pub(crate) fn is_over(&self, target: &Scaled, now: Timestamp) -> bool {
-        target.uid != self.uid
-            || target.version != self.version
-            || now.duration_since(self.at).unsigned_abs() >= OPEN_FOR
-    }
-
-    pub(crate) fn is_carried_out(&self, target: &Scaled) -> bool {
-        target.uid == self.uid && target.version != self.version && target.replicas == self.decision.to
+impl RefusedWrite {
+    /// The refusal of the same write less than a period ago. Whatever sees to it that it is taken, it is not so urgent that
+    /// every sample should send it again.
+    pub(crate) fn of(&self, target: &str, to: i32, period: Duration, now: Timestamp) -> Option<&Refusal> {
+        let is_recent = now.duration_since(self.at).unsigned_abs() < period;
+        (self.target == target && self.to == to && is_recent).then_some(&self.refusal)
     }
 }
 
-impl Answer {
-    pub(crate) fn new(reading: Reading, message: String) -> Self {
-        Self { reading, message, only_grows_since: None }
+impl Outdated {
+    /// Only a write of a newer version can succeed.
+    pub(crate) fn is_of(&self, version: &str) -> bool {
+        self.version == version
     }
 
-    /// Before the first answer of a source.
-    pub(crate) fn pending() -> Self {
-        Self::new(Reading::Missing(Fault::Empty), NO_SAMPLE_YET.to_owned())
-    }
-
-    pub(crate) fn is_pending(&self) -> bool {
-        self.message == NO_SAMPLE_YET
+    /// The watch has had no time to bring the newer version.
+    pub(crate) fn is_recent(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at).unsigned_abs() < OUTDATED_FOR
     }
 }
 
@@ -154,6 +116,15 @@ impl Sampled {
     /// decided on may have been out of date, and its status too.
     pub(crate) fn past_at(&self, version: Option<&str>) -> Option<&Past> {
         self.past.as_ref().filter(|_| self.is_confirmed || self.resumed_from.as_deref() == version)
+    }
+
+    /// Whether replicas may be written by the version of the object that is known.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.is_confirmed && !self.is_doubted
+    }
+
+    fn confirmed(&mut self) {
+        (self.is_confirmed, self.is_doubted) = (true, false);
     }
 }
 
@@ -218,38 +189,33 @@ impl Samples {
         }
     }
 
-    /// The API server has no newer version of the object, or has just taken a write of this one.
-    pub(crate) fn confirm(&self, uid: &str) {
+    /// The API server has no newer version of the object than this one. A past that began with another is out of date.
+    pub(crate) fn confirm(&self, uid: &str, version: Option<&str>) {
         let mut all = self.lock();
         let sampled = all.entry(uid.to_owned()).or_default();
-        (sampled.is_confirmed, sampled.is_outdated) = (true, false);
+        if sampled.past_at(version).is_none() {
+            sampled.past = None;
+        }
+        sampled.confirmed();
     }
 
     /// The API server has refused a write because there is a newer version of the object.
     pub(crate) fn doubt(&self, uid: &str) {
-        self.lock().entry(uid.to_owned()).or_default().is_outdated = true;
+        self.lock().entry(uid.to_owned()).or_default().is_doubted = true;
     }
 
-    /// Whether replicas may be written by the version of the object that is known.
-    pub(crate) fn is_confirmed(&self, uid: &str) -> bool {
-        self.lock().get(uid).is_some_and(|sampled| sampled.is_confirmed && !sampled.is_outdated)
+    /// A write that is about to be sent; `None` once the API server has answered.
+    pub(crate) fn attempt(&self, uid: &str, attempt: Option<Attempt>) {
+        self.lock().entry(uid.to_owned()).or_default().attempted = attempt;
     }
 
-    /// A write that is about to be sent; `None` once the API server has answered. The attempt before it.
-    pub(crate) fn attempt(&self, uid: &str, attempt: Option<Attempt>) -> Option<Attempt> {
-        std::mem::replace(&mut self.lock().entry(uid.to_owned()).or_default().attempted, attempt)
-    }
-
-    /// The attempted write has taken effect. `false`: that is remembered already.
-    pub(crate) fn settle(&self, uid: &str, past: Past, unwritten: Unwritten) -> bool {
+    /// The attempted write has taken effect.
+    pub(crate) fn settle(&self, uid: &str, past: Past, unwritten: Unwritten) {
         let mut all = self.lock();
         let sampled = all.entry(uid.to_owned()).or_default();
-        if sampled.attempted.take().is_none() {
-            return false;
-        }
+        sampled.attempted = None;
         sampled.past = Some(past);
         sampled.unwritten = Some(unwritten);
-        true
     }
 
     pub(crate) fn note_written(&self, uid: &str, now: Timestamp) {
@@ -257,7 +223,7 @@ impl Samples {
         let sampled = all.entry(uid.to_owned()).or_default();
         sampled.written = Some(now);
         sampled.unwritten = None;
-        (sampled.is_confirmed, sampled.is_outdated) = (true, false);
+        sampled.confirmed();
     }
 
     /// Replicas were written, and the status that says so is about to be.
@@ -270,45 +236,13 @@ impl Samples {
     }
 
     pub(crate) fn note_refused(&self, uid: &str, target: &str, to: i32, refusal: &Refusal, now: Timestamp) {
-        let refused = (target.to_owned(), to, refusal.clone(), now);
+        let refused = RefusedWrite { target: target.to_owned(), to, refusal: refusal.clone(), at: now };
         self.lock().entry(uid.to_owned()).or_default().refused = Some(refused);
     }
 
-    /// The refusal of the same write less than a period ago. Whatever sees to it that it is taken, it is not so urgent that
-    /// every sample should send it again.
-    pub(crate) fn refusal(
-        &self,
-        uid: &str,
-        target: &str,
-        to: i32,
-        period: Duration,
-        now: Timestamp,
-    ) -> Option<Refusal> {
-        let all = self.lock();
-        let (known, replicas, refusal, at) = all.get(uid)?.refused.as_ref()?;
-        let is_recent = now.duration_since(*at).unsigned_abs() < period;
-        (known == target && *replicas == to && is_recent).then(|| refusal.clone())
-    }
-
     pub(crate) fn note_outdated(&self, uid: &str, version: &str, now: Timestamp) {
-        self.lock().entry(uid.to_owned()).or_default().outdated = Some((version.to_owned(), now));
-    }
-
-    /// Whether a write of this version was refused a moment ago, so that only a newer one can succeed.
-    pub(crate) fn is_outdated(&self, uid: &str, version: &str, now: Timestamp) -> bool {
-        let all = self.lock();
-        let outdated = all.get(uid).and_then(|sampled| sampled.outdated.as_ref());
-        outdated.is_some_and(|(known, at)| {
-            known == version && now.duration_since(*at).unsigned_abs() < OUTDATED_FOR
-        })
-    }
-
-    /// Whether a write of this version was refused since the scale was last read: of a target that is not watched nothing
-    /// newer is known until the next reading.
-    pub(crate) fn is_outdated_until_read(&self, uid: &str, version: &str) -> bool {
-        let all = self.lock();
-        let outdated = all.get(uid).and_then(|sampled| sampled.outdated.as_ref());
-        outdated.is_some_and(|(known, _)| known == version)
+        let outdated = Outdated { version: version.to_owned(), at: now };
+        self.lock().entry(uid.to_owned()).or_default().outdated = Some(outdated);
     }
 
     pub(crate) fn forget(&self, uid: &str) {
@@ -328,6 +262,9 @@ impl Samples {
 
 #[cfg(test)]
 mod tests {
+    use api::aiscaler::Decision;
+    use scaling::reading::Reading;
+
     use super::*;
 
     fn answer(value: f64) -> Answer {
@@ -353,12 +290,24 @@ mod tests {
     }
 
     #[test]
+    fn a_past_that_began_with_an_outdated_version_ends_when_a_newer_one_is_confirmed() {
+        let samples = Samples::default();
+        samples.remember("a", Past::default(), Some("1"));
+        samples.confirm("a", Some("2"));
+        assert_eq!(samples.of("a").past_at(Some("2")), None);
+        samples.remember("a", Past::default(), Some("2"));
+        samples.confirm("a", Some("3"));
+        assert!(samples.of("a").past_at(Some("3")).is_some(), "the API server had confirmed that version");
+    }
+
+    #[test]
     fn a_refused_version_is_not_written_again_for_a_moment() {
         let (samples, begin) = (Samples::default(), Timestamp::UNIX_EPOCH);
         samples.note_outdated("a", "7", begin);
-        assert!(samples.is_outdated("a", "7", begin + Duration::from_secs(1)));
-        assert!(!samples.is_outdated("a", "8", begin) && !samples.is_outdated("b", "7", begin));
-        assert!(!samples.is_outdated("a", "7", begin + OUTDATED_FOR), "the conflict had another cause");
+        let outdated = samples.of("a").outdated.unwrap();
+        assert!(outdated.is_of("7") && !outdated.is_of("8") && samples.of("b").outdated.is_none());
+        assert!(outdated.is_recent(begin + Duration::from_secs(1)));
+        assert!(!outdated.is_recent(begin + OUTDATED_FOR), "the conflict had another cause");
     }
 
     #[test]

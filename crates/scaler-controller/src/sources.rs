@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Servers and pods have one call that reads them once, and pure functions that judge what was read. Agents push
-//! snapshots; `agents` only judges them, and returns the answer itself, without `crate::answer`. When to call, how often
+//! snapshots; `agents` only judges them, and returns the answer itself. When to call, how often
 //! and for whom is decided elsewhere; nothing here starts a task, reads a clock or keeps a value longer than its rates need.
 //!
 //! A missing value is never zero: it is a [`Fault`], whose message names the object, the number and the fix. The latency of
@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use pods::kept::Full;
 
 pub mod agents;
+pub(crate) mod answer;
 mod body;
 pub mod engines;
 pub mod histogram;

@@ -12,10 +12,16 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference},
 };
 use kube::{Resource, api::ApiResource};
-use runtime::scale::Scaled;
+use runtime::{cache::Key, scale::Scaled};
 use serde::{Deserialize, de::IgnoredAny};
 
-use crate::selector::Selector;
+use selector::Selector;
+
+pub(crate) mod contender;
+pub(crate) mod other_kinds;
+pub(crate) mod owners;
+pub(crate) mod pod;
+pub(crate) mod selector;
 
 /// An object with replicas and pods.
 #[derive(Deserialize)]
@@ -96,12 +102,12 @@ impl Reference {
                 name: target.name.clone(),
             },
             // The API server accepts exactly one of the two.
-            (None, name) => Self {
-                api_version: "apps/v1".to_owned(),
-                kind: "Deployment".to_owned(),
-                name: name.clone().unwrap_or_default(),
-            },
+            (None, name) => Self::to_deployment(name.as_deref().unwrap_or_default()),
         }
+    }
+
+    pub(crate) fn to_deployment(name: &str) -> Self {
+        Self { api_version: "apps/v1".to_owned(), kind: "Deployment".to_owned(), name: name.to_owned() }
     }
 
     pub(crate) fn watched(&self) -> Option<WatchedKind> {
@@ -112,6 +118,11 @@ impl Reference {
     pub(crate) fn identity(&self) -> String {
         let group = self.api_version.split_once('/').map_or("", |(group, _)| group);
         format!("{}.{group}/{}", self.kind, self.name)
+    }
+
+    /// The key under which references to one object are found. `beside`: of an object in its namespace.
+    pub(crate) fn key(&self, beside: &ObjectMeta) -> Key {
+        Key::new(beside.namespace.as_deref().unwrap_or_default(), &self.identity())
     }
 }
 

@@ -20,7 +20,6 @@ use runtime::{
     clock::Clock,
     events::Recorder,
     metrics::Metrics,
-    relations::Referrers,
     scale::Scales,
     secrets::Secrets,
     watch::{Scope, Timings, Watches},
@@ -40,21 +39,23 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{Args, Context, NAME, collect, identity, reconcile};
+use super::{
+    Args, Context, NAME, collect, reconcile, targets_of_hpas, targets_of_scaled_objects, targets_of_scalers,
+};
 use crate::{
-    agents::Agents,
+    collect::agents::Agents,
+    collect::credentials::Credentials,
     configuration::{Configuration, ScalerArgs},
-    contender::{HpaView, ScaledObjectView},
-    credentials::Credentials,
     observe::{Target, observe},
-    other_kinds::Resources,
-    pod::PodView,
-    samples::Answer as Sampled,
-    selector::PodsByLabel,
     sources::{
+        answer::Answer as Sampled,
         pods::Bodies,
         prometheus::{AllowedUrls, ServerUrl},
     },
+    target::contender::{HpaView, ScaledObjectView},
+    target::other_kinds::Resources,
+    target::pod::PodView,
+    target::selector::PodsByLabel,
     target::{Reference, Scalable},
 };
 
@@ -160,18 +161,12 @@ fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
         dispatchers: Cache::default(),
         pods_by_label: PodsByLabel::of(&pods),
         pods,
-        scaler_targets: Referrers::of(&scalers, |scaler: &AIScaler| {
-            Some(identity(scaler.metadata.namespace.as_deref(), &Reference::of(&scaler.spec)))
-        }),
-        hpa_targets: Referrers::of(&hpas, |hpa: &HpaView| {
-            hpa.target.as_ref().map(|target| identity(hpa.metadata.namespace.as_deref(), target))
-        }),
-        scaled_object_targets: Referrers::of(&scaled_objects, |object: &ScaledObjectView| {
-            object.target.as_ref().map(|target| identity(object.metadata.namespace.as_deref(), target))
-        }),
+        scaler_targets: targets_of_scalers(&scalers),
+        hpa_targets: targets_of_hpas(&hpas),
+        scaled_object_targets: targets_of_scaled_objects(&scaled_objects),
         hpas,
         scaled_objects,
-        validities: crate::validities::Validities::default(),
+        validities: crate::validate::validities::Validities::default(),
         samples: Default::default(),
         rates: Default::default(),
         bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),

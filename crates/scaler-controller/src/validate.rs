@@ -13,7 +13,6 @@ use scaling::{
 };
 
 use crate::{
-    metric,
     sources::{
         Fault,
         agents::GpuReading,
@@ -22,6 +21,8 @@ use crate::{
     },
     target::Reference,
 };
+
+pub(crate) mod validities;
 
 /// A spec whose values are in range and whose sources can be asked.
 #[derive(Clone, Debug)]
@@ -160,7 +161,7 @@ fn named_metric(
     };
     let mut hasher = DefaultHasher::new();
     (source, target.identity()).hash(&mut hasher);
-    let name = format!("{index}:{}:{:08x}", metric::word(kind), hasher.finish() as u32);
+    let name = format!("{index}:{}:{:08x}", word(kind), hasher.finish() as u32);
     let metric = Metric::new(&name, kind, TargetValue::units(value)?);
     Ok(match source {
         // Its time is the server's.
@@ -216,6 +217,20 @@ fn default_source(kind: MetricType, field: &str) -> Result<MetricSource, Invalid
         MetricType::Latency => engine(Load::Latency),
         MetricType::TokensPerMinute => engine(Load::TokensPerMinute),
         MetricType::Custom => Err(Invalid::NoSource { field: field.to_owned() }),
+    }
+}
+
+/// As the spec has it.
+pub(crate) fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::QueueDepth => "queue_depth",
+        Kind::GpuUtil => "gpu_util",
+        Kind::GpuMemory => "gpu_memory",
+        Kind::Latency => "latency",
+        Kind::TokensPerMinute => "tokens_per_minute",
+        Kind::Custom => "custom",
+        // Of AIDispatchers, whose tasks are no metric of a spec.
+        Kind::TasksAndBusyWorkers | Kind::TasksOnly => "tasks",
     }
 }
 

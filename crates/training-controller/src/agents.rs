@@ -32,7 +32,7 @@ use workload::{
     pod::PodView,
 };
 
-use crate::{NAME, observe::keys_by_instance};
+use crate::{NAME, relations::keys_by_instance};
 
 /// Agents measure each second; nothing here is decided within seconds.
 const MIN_INTERVAL: Duration = Duration::from_secs(10);

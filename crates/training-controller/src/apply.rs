@@ -3,32 +3,24 @@
 
 use std::time::Duration;
 
-use api::{labels, trainingjob::TrainingJob};
+use api::{
+    labels,
+    trainingjob::{TrainingJob, TrainingJobStatus},
+};
 use jiff::Timestamp;
 use runtime::{
     apply::{ApplyError, Written},
     cache::Key,
+    reconcile::Applied,
     refusal::Refusal,
 };
 use tracing::warn;
 
 use crate::{
     Context,
-    plan::{
-        Child, DETAIL_HELD_BACK, Deletion, Plan, Retirement, has_finalizer, needs_finalizer, reduced,
-        wait_after_reduction, without_snapshot,
-    },
+    plan::{Child, DETAIL_HELD_BACK, Deletion, Plan, Retirement, Run, reduced, wait_after_reduction},
+    progress::Target,
 };
-
-/// The outcome of a plan.
-#[derive(Debug)]
-pub(crate) enum Applied {
-    All {
-        requeue_after: Option<Duration>,
-    },
-    /// The write of a child or a deletion was refused; the steps after it were skipped.
-    Refused(Refusal),
-}
 
 pub(crate) async fn apply(
     ctx: &Context,
@@ -36,64 +28,98 @@ pub(crate) async fn apply(
     plan: &Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let Plan { children, deletions, status, events, follow, facts, is_expired, requeue_after } = plan;
-    let uid = job.metadata.uid.as_deref().unwrap_or_default();
-    ctx.fact_times.note(uid, facts, now);
-    // Before the first pod: what is written then must not be forgotten at the deletion.
-    let wanted = needs_finalizer(job) && !is_expired;
-    if wanted && !has_finalizer(job) {
-        ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, true).await?;
-        return Ok(Applied::All { requeue_after: Some(Duration::ZERO) });
+    match plan {
+        Plan::SetFinalizer { facts } => {
+            note(ctx, job, facts, now);
+            ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, true).await?;
+            Ok(Applied::All { requeue_after: Some(Duration::ZERO) })
+        }
+        Plan::Run(run) => apply_run(ctx, job, run, now).await,
+        Plan::Retire(retirement) => retire(ctx, job, retirement, now).await,
     }
+}
+
+fn note(ctx: &Context, job: &TrainingJob, facts: &[String], now: Timestamp) {
+    ctx.fact_times.note(uid(job), facts, now);
+}
+
+fn uid(job: &TrainingJob) -> &str {
+    job.metadata.uid.as_deref().unwrap_or_default()
+}
+
+async fn apply_run(
+    ctx: &Context,
+    job: &TrainingJob,
+    run: &Run,
+    now: Timestamp,
+) -> Result<Applied, ApplyError> {
+    let Run { children, deletions, status, events, follow, facts, is_expired, requeue_after } = run;
+    note(ctx, job, facts, now);
     for child in children {
         if let Err(error) = create(ctx, job, child).await {
             return Refusal::of(error).map(Applied::Refused);
         }
     }
-    let mut refused = None;
-    for deletion in deletions {
-        if let Err(error) = delete(ctx, deletion).await {
-            // A pod that must not be deleted does not keep its Job, whose deletion may end it.
-            let refusal = Refusal::of(error)?;
-            refused.get_or_insert(refusal);
-        }
-    }
-    if let Some(refusal) = refused {
+    if let Some(refusal) = delete_all(ctx, deletions).await? {
         return Ok(Applied::Refused(refusal));
     }
     if *is_expired {
         ctx.writer.delete_root(&ctx.training_jobs, job).await?;
         return Ok(Applied::All { requeue_after: None });
     }
-    let mut requeue_after = *requeue_after;
-    // Most reconciles change nothing: this saves the rendering that `apply_status` compares.
-    let is_unchanged = job.status.as_ref() == Some(status);
-    if !is_unchanged {
-        if let Err(error) = ctx.writer.apply_status(&ctx.training_jobs, job, status).await {
-            let Some(words) = refusal_of_status(&error) else { return Err(error) };
-            warn!(job = %Key::of(job), words, "the API server refuses the status; a reduced one is written");
-            let reduced = reduced(job, status, words, now);
-            let written = ctx.writer.apply_status(&ctx.training_jobs, job, &reduced).await?;
-            requeue_after = Some(wait_after_reduction(&written, requeue_after, ctx.defaults.refusal_retry));
-        }
-        ctx.fact_times.end(uid, DETAIL_HELD_BACK);
-    }
+    let requeue_after = write_status(ctx, job, status, *requeue_after, now).await?;
     // After the status, which has the same content.
     for note in events {
         ctx.recorder.publish(job, note, now).await;
     }
-    match follow {
-        Some(target) => {
-            let key = Key::of(job);
-            ctx.progress.follow(&key, uid, target, status);
-            // Its removal may have come before.
-            if ctx.training_jobs.get(&key).is_none_or(|known| known.metadata.uid != job.metadata.uid) {
-                ctx.progress.forget(uid);
-            }
-        }
-        None => ctx.progress.forget(uid),
-    }
+    read_log(ctx, job, follow.as_ref(), status);
     Ok(Applied::All { requeue_after })
+}
+
+/// All are tried: a pod that must not be deleted does not keep its Job, whose deletion may end it. The first refusal counts.
+async fn delete_all(ctx: &Context, deletions: &[Deletion]) -> Result<Option<Refusal>, ApplyError> {
+    let mut refused = None;
+    for deletion in deletions {
+        if let Err(error) = delete(ctx, deletion).await {
+            let refusal = Refusal::of(error)?;
+            refused.get_or_insert(refusal);
+        }
+    }
+    Ok(refused)
+}
+
+/// A status that the API server calls invalid is followed by a reduced one. Returns when to reconcile again.
+async fn write_status(
+    ctx: &Context,
+    job: &TrainingJob,
+    status: &TrainingJobStatus,
+    planned: Option<Duration>,
+    now: Timestamp,
+) -> Result<Option<Duration>, ApplyError> {
+    // Most reconciles change nothing: this saves the rendering that `apply_status` compares.
+    if job.status.as_ref() == Some(status) {
+        return Ok(planned);
+    }
+    let mut requeue_after = planned;
+    if let Err(error) = ctx.writer.apply_status(&ctx.training_jobs, job, status).await {
+        let Some(words) = refusal_of_status(&error) else { return Err(error) };
+        warn!(job = %Key::of(job), words, "the API server refuses the status; a reduced one is written");
+        let reduced = reduced(job, status, words, now);
+        let written = ctx.writer.apply_status(&ctx.training_jobs, job, &reduced).await?;
+        requeue_after = Some(wait_after_reduction(&written, planned, ctx.defaults.refusal_retry));
+    }
+    ctx.fact_times.end(uid(job), DETAIL_HELD_BACK);
+    Ok(requeue_after)
+}
+
+fn read_log(ctx: &Context, job: &TrainingJob, follow: Option<&Target>, status: &TrainingJobStatus) {
+    let (key, uid) = (Key::of(job), uid(job));
+    let Some(target) = follow else { return ctx.progress.forget(uid) };
+    ctx.progress.follow(&key, uid, target, status);
+    // Its removal may have come before.
+    if ctx.training_jobs.get(&key).is_none_or(|known| known.metadata.uid != job.metadata.uid) {
+        ctx.progress.forget(uid);
+    }
 }
 
 /// The words of the API server, if it calls the status invalid.
@@ -104,40 +130,37 @@ fn refusal_of_status(error: &ApplyError) -> Option<&str> {
 }
 
 /// Ends what a TrainingJob that is being deleted has left.
-pub(crate) async fn retire(
+async fn retire(
     ctx: &Context,
     job: &TrainingJob,
-    retirement: Retirement,
+    retirement: &Retirement,
     now: Timestamp,
-) -> Result<Option<Duration>, ApplyError> {
+) -> Result<Applied, ApplyError> {
     let Retirement { deletions, snapshot, claim, releases, event, status, facts, requeue_after } = retirement;
-    ctx.fact_times.note(job.metadata.uid.as_deref().unwrap_or_default(), &facts, now);
-    for deletion in &deletions {
+    ctx.progress.forget(uid(job));
+    note(ctx, job, facts, now);
+    for deletion in deletions {
         delete(ctx, deletion).await?;
     }
-    if let Some(snapshot) = snapshot {
-        match ctx.snapshots.create_anyway(&snapshot).await {
-            Ok(_) => {}
-            Err(error) => match unavailable(&error) {
-                Some(why) => return Box::pin(retire(ctx, job, without_snapshot(&why), now)).await,
-                None => return Err(error),
-            },
-        }
+    if let Some(snapshot) = snapshot
+        && let Err(error) = ctx.snapshots.create_anyway(snapshot).await
+    {
+        let why = unavailable(&error).ok_or(error)?;
+        return Ok(Applied::Refused(Refusal::Denied(why)));
     }
     if let Some(claim) = claim {
-        ctx.claims.delete(&claim).await?;
+        ctx.claims.delete(claim).await?;
     }
-    let is_known = status.as_deref().is_some_and(|status| job.status.as_ref() == Some(status));
-    if let Some(status) = status.filter(|_| !is_known) {
-        ctx.writer.apply_status(&ctx.training_jobs, job, &*status).await?;
+    if let Some(status) = status {
+        ctx.writer.apply_status(&ctx.training_jobs, job, &**status).await?;
     }
-    if let Some(note) = event.filter(|_| !is_known) {
-        ctx.recorder.publish(job, &note, now).await;
+    if let Some(note) = event {
+        ctx.recorder.publish(job, note, now).await;
     }
-    if releases {
+    if *releases {
         ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, false).await?;
     }
-    Ok(requeue_after)
+    Ok(Applied::All { requeue_after: *requeue_after })
 }
 
 /// Why the cluster will not make the snapshot, however often it is asked.

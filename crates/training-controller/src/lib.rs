@@ -20,46 +20,58 @@
 //!
 //! Files, beside those of every controller (`observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`, `metrics.rs`):
 //!
-//! - `swift.rs`: the command line of ms-swift from method, device, GPUs, nodes and version.
-//! - `swift/version.rs`: what differs between versions of ms-swift.
-//! - `validate/flags.rs`: which arguments of users are refused.
-//! - `wants.rs`: what a job reads of other jobs.
-//! - `resume.rs`: the source of a job that goes on from another job.
+//! - `reconcile.rs`: what `runtime::reconcile` calls, and what the API server is asked in doubt.
+//! - `relations.rs`: which TrainingJobs a change of another object wakes.
+//! - `relations/wants.rs`: what a job reads of other jobs.
+//! - `names.rs`: names of children.
+//! - `objects.rs`: single objects.
+//! - `objects/training_job.rs`, `objects/pod.rs`: what a TrainingJob and its pods say by themselves.
+//! - `objects/job_view.rs`, `objects/volume_snapshot.rs`: views of Jobs and VolumeSnapshots.
+//! - `observe/dependencies.rs`: what a job reads of others, and which others need it.
+//! - `observe/claims.rs`: its claims, and who else uses them.
+//! - `observe/resume.rs`: the source of a job that goes on from another job.
+//! - `observe/nodes.rs`: lost nodes, and the GPUs of the others.
 //! - `progress.rs`: follows the log of rank 0.
 //! - `progress/curve.rs`: the curve of the loss.
 //! - `progress/losses.rs`: how many logged steps in a row had a loss that trains nothing.
 //! - `agents.rs`: how busy the GPUs of a job are, as metrics agents report it.
-//! - `job_view.rs`, `volume_snapshot.rs`: views of Jobs and VolumeSnapshots.
-//! - `late_watch.rs`: asks the API server for what a watch may not show.
-//! - `names.rs`: names of children.
+//! - `swift.rs`: the command line of ms-swift from method, device, GPUs, nodes and version.
+//! - `swift/version.rs`: what differs between versions of ms-swift.
+//! - `validate/flags.rs`: which arguments of users are refused.
 //!
 //! Files of `plan`:
 //!
-//! - `stage.rs`: where a job is in its life.
-//! - `stage/checks.rs`: what ends an attempt that runs.
+//! - `doubts.rs`: what a plan rests on and a watch may not show.
+//! - `defaults.rs`: defaults of new Jobs, from the release and the command line.
+//! - `dependencies.rs`: what other jobs have left.
+//! - `resume.rs`: whether a job can go on from the checkpoints of another job.
+//! - `loss.rs`: whether the loss is a number.
 //! - `begin.rs`: begins an attempt.
 //! - `end.rs`: writes the end of an attempt.
 //! - `clearing.rs`: ends what is left of an attempt.
-//! - `failure.rs`: why an attempt failed.
-//! - `retry.rs`: what follows a failed attempt.
-//! - `mitigation.rs`: settings that need less GPU memory.
-//! - `avoid.rs`: the nodes that are not used.
-//! - `idle.rs`: whether GPUs are idle.
-//! - `loss.rs`: whether the loss is a number.
-//! - `dependencies.rs`: what other jobs have left.
-//! - `resume.rs`: whether a job can go on from the checkpoints of another job.
-//! - `attempt_job.rs`, `pod.rs`, `service.rs`, `claim.rs`: the children of an attempt.
-//! - `metadata.rs`: name, owner and labels of children.
-//! - `defaults.rs`: defaults of new Jobs, from the release and the command line.
-//! - `upload_check.rs`: tries the store before the first attempt.
 //! - `upload.rs`: follows the upload.
-//! - `upload_job.rs`: the Jobs that speak to the store.
+//! - `upload/check.rs`: tries the store before the first attempt.
 //! - `retention.rs`: what becomes of the claim when the TrainingJob is deleted.
-//! - `conditions.rs`: the phase and the conditions.
+//! - `refused.rs`: the plan after the API server has refused a write.
+//! - `attempt.rs`: attempts.
+//! - `attempt/stage.rs`: where a job is in its life.
+//! - `attempt/stage/checks.rs`: what ends an attempt that runs.
+//! - `attempt/clock.rs`: the clock of `activeDeadlineSeconds`.
+//! - `attempt/failure.rs`: why an attempt failed.
+//! - `attempt/retry.rs`: what follows a failed attempt.
+//! - `attempt/avoid.rs`: the nodes that are not used.
+//! - `attempt/idle.rs`: whether GPUs are idle.
+//! - `children.rs`: children, as they are created.
+//! - `children/attempt_job.rs`, `children/pod.rs`, `children/service.rs`, `children/claim.rs`: those of an attempt.
+//! - `children/mitigation.rs`: settings that need less GPU memory.
+//! - `children/upload_job.rs`: the Jobs that speak to the store.
+//! - `children/metadata.rs`: name, owner and labels.
+//! - `children/template.rs`: what all pods have in common.
 //! - `status.rs`: the status.
-//! - `events.rs`: events.
-//! - `held_back.rs`: holds back a status that differs only in details and has not lasted.
-//! - `reduced.rs`: the status that is written if the API server refuses the whole status.
+//! - `status/conditions.rs`: the phase and the conditions.
+//! - `status/events.rs`: events.
+//! - `status/held_back.rs`: holds back a status that differs only in details and has not lasted.
+//! - `status/reduced.rs`: the status that is written if the API server refuses the whole status.
 
 #![forbid(unsafe_code)]
 
@@ -71,22 +83,20 @@ use api::{
     trainingjob::{Device, TrainingJob},
 };
 use clap::Parser;
-use jiff::Timestamp;
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{PersistentVolumeClaim, Pod, Service},
 };
-use kube::Resource as _;
 use metrics_client::args::AgentsArgs;
 use runtime::{
-    apply::{ApplyError, Writer},
+    apply::Writer,
     args::RuntimeArgs,
-    cache::{Cache, Key},
+    cache::Cache,
     cached_child::{CachedChild, Metadata},
     children::Children,
-    controller::Next,
     events::Recorder,
     process::{Identity, Process, Started},
+    reconcile::reconcile,
     relations::Referrers,
 };
 use workload::{
@@ -99,38 +109,29 @@ use workload::{
 
 use crate::{
     agents::Agents,
-    apply::{Applied, apply},
-    job_view::JobView,
-    late_watch::{LATE_WATCH_RETRY, are_pods_seen, hidden_pods, missing_attempt, starts_again},
-    observe::{
-        claim_keys, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
-        keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, reason_of_pod,
-        track_losses,
-    },
-    plan::{
-        Defaults, has_finalizer, has_stopped, held_back, labels_of_attempt, needs_snapshot, plan, refused,
-        rejected, retire,
-    },
+    objects::{job_view::JobView, training_job::needs_snapshot, volume_snapshot::VolumeSnapshot},
+    observe::track_losses,
+    plan::Defaults,
     progress::Progress,
+    relations::{
+        keys_by_instance,
+        wants::{keys_of_wants, output_keys},
+    },
     validate::{OwnAccount, validate},
-    volume_snapshot::VolumeSnapshot,
-    wants::{keys_of_wants, output_keys},
 };
 
 mod agents;
 mod apply;
-mod job_view;
-mod late_watch;
 mod metrics;
 mod names;
+mod objects;
 mod observe;
 mod plan;
 mod progress;
-mod resume;
+mod reconcile;
+mod relations;
 mod swift;
 mod validate;
-mod volume_snapshot;
-mod wants;
 
 /// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
 pub const NAME: &str = "training-controller";
@@ -229,6 +230,42 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    fn new(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> Self {
+        let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
+        let others = format!("{}!={NAME}", labels::MANAGED_BY);
+        let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
+        let watches_nodes = nodes.is_some();
+        let training_jobs: Cache<TrainingJob> = process.watch("TrainingJob");
+        let writer = process.writer(&training_jobs);
+        let roots = training_jobs.clone();
+        let any_needs_snapshot = move || roots.all().iter().any(|job| needs_snapshot(job));
+        let pods: Children<PodView, Pod> = writer.of(process.watch_labelled("Pod", &managed));
+        Self {
+            jobs: writer.of(process.watch_labelled("Job", &managed)),
+            services: writer.of(process.watch_labelled("Service", &managed)),
+            claims: writer.of(process.watch("PersistentVolumeClaim")),
+            snapshots: writer.of(process.watch_if_served_and_wanted("VolumeSnapshot", any_needs_snapshot)),
+            pods_of: Referrers::of(&pods, keys_by_instance),
+            pods,
+            other_pods: process.watch_matching("OtherPod", &others, UNFINISHED),
+            attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
+            mount_failures: process.watch_selected("MountEvent", MOUNT_FAILURES),
+            creation_failures: process.watch_selected("JobEvent", CREATION_FAILURES),
+            losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
+            nodes,
+            outputs: Referrers::of(&training_jobs, output_keys),
+            dependents: Referrers::of(&training_jobs, keys_of_wants),
+            training_jobs,
+            fact_times: FactTimes::default(),
+            progress: Progress::default(),
+            agents: Agents::new(process, agents),
+            writer,
+            recorder: process.recorder(),
+            own_account: OwnAccount::of(&args),
+            defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
+        }
+    }
+
     /// The extended resource that a job requests.
     pub(crate) fn resource_of(&self, job: &TrainingJob) -> Option<String> {
         match (&job.spec.accelerator_resource, job.spec.device) {
@@ -242,149 +279,19 @@ impl Context {
 
 /// Declares the watches and starts the controller.
 pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> Started {
-    let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
-    let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
-    let watches_nodes = nodes.is_some();
-    let training_jobs: Cache<TrainingJob> = process.watch("TrainingJob");
-    let writer = process.writer(&training_jobs);
-    let roots = training_jobs.clone();
-    let any_needs_snapshot = move || roots.all().iter().any(|job| needs_snapshot(job));
-    let pods: Children<PodView, Pod> = writer.of(process.watch_labelled("Pod", &managed));
-    let others = format!("{}!={NAME}", labels::MANAGED_BY);
-    let ctx = Arc::new(Context {
-        jobs: writer.of(process.watch_labelled("Job", &managed)),
-        services: writer.of(process.watch_labelled("Service", &managed)),
-        claims: writer.of(process.watch("PersistentVolumeClaim")),
-        snapshots: writer.of(process.watch_if_served_and_wanted("VolumeSnapshot", any_needs_snapshot)),
-        pods_of: Referrers::of(&pods, keys_by_instance),
-        pods,
-        other_pods: process.watch_matching("OtherPod", &others, UNFINISHED),
-        attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
-        mount_failures: process.watch_selected("MountEvent", MOUNT_FAILURES),
-        creation_failures: process.watch_selected("JobEvent", CREATION_FAILURES),
-        losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
-        nodes,
-        outputs: Referrers::of(&training_jobs, output_keys),
-        dependents: Referrers::of(&training_jobs, keys_of_wants),
-        training_jobs,
-        fact_times: FactTimes::default(),
-        progress: Progress::default(),
-        agents: Agents::new(process, agents),
-        writer,
-        recorder: process.recorder(),
-        own_account: OwnAccount::of(&args),
-        defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
-    });
+    let ctx = Arc::new(Context::new(process, args, agents));
     ctx.progress.forget_removed(&ctx.training_jobs);
     metrics::export(process, &ctx.training_jobs);
     ctx.agents.export(process, &ctx.training_jobs, &ctx.pods, &ctx.pods_of);
-    let readers = Referrers::of(&ctx.training_jobs, claim_keys);
-    let (waiting, awaited) = (Arc::clone(&ctx), Arc::clone(&ctx));
-    let mut controller = process
-        .controller(&ctx.training_jobs)
-        .owns(&ctx.jobs)
-        .owns(&ctx.services)
-        .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
-        .maps(&ctx.claims, move |claim| readers.keys(claim))
-        .maps(&ctx.snapshots, keys_of_snapshot)
-        .maps(&ctx.training_jobs, move |job| keys_of_dependents(&waiting, job))
-        .maps(&ctx.training_jobs, move |job| {
-            keys_of_dependencies(&awaited.training_jobs, &awaited.outputs, job)
-        });
-    for events in [&ctx.attach_failures, &ctx.mount_failures] {
-        let pods = ctx.pods.clone();
-        controller = controller.maps(events, move |event| keys_of_event(&pods, event));
-    }
-    let jobs = ctx.jobs.clone();
-    controller = controller.maps(&ctx.creation_failures, move |event| keys_of_job_event(&jobs, event));
-    if let Some(nodes) = &ctx.nodes {
-        let (known, pods) = (nodes.clone(), ctx.pods.clone());
-        controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));
-    }
     let releasing = ctx.writer.releasing_undecodable(&ctx.training_jobs, labels::OUTPUT_FINALIZER);
-    let controller = controller.beside(ctx.progress.running(process.logs())).beside(releasing);
-    let controller = controller.beside(ctx.agents.running(&ctx.pods));
+    let controller = relations::declared(process.controller(&ctx.training_jobs), &ctx)
+        .beside(ctx.progress.running(process.logs()))
+        .beside(releasing)
+        .beside(ctx.agents.running(&ctx.pods));
     process.control(controller, move |job, now| {
         let ctx = Arc::clone(&ctx);
-        async move { reconcile(&ctx, job, now).await }
+        async move { reconcile(&*ctx, job, now).await }
     })
-}
-
-/// Observes, validates, plans, applies.
-async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Result<Next, ApplyError> {
-    if job.metadata.deletion_timestamp.is_some() {
-        ctx.progress.forget(job.metadata.uid.as_deref().unwrap_or_default());
-        // The garbage collector deletes the children; applying them now would create them again.
-        return if has_finalizer(&job) { retire_output(ctx, job, now).await } else { Ok(Next::Done) };
-    }
-    let mut observed = observe(ctx, Arc::clone(&job), now);
-    if let Some((missing, number)) = missing_attempt(&observed) {
-        let owner = job.controller_owner_ref(&()).unwrap_or_default();
-        // The watch of Jobs is late, or does not see it without its labels. An attempt that runs must not be taken for one
-        // that was deleted.
-        match ctx
-            .jobs
-            .find(
-                &missing,
-                &owner,
-                &labels_of_attempt(job.metadata.name.as_deref().unwrap_or_default(), number),
-            )
-            .await
-        {
-            Ok(true) => return Ok(Next::After(LATE_WATCH_RETRY)),
-            // One of its name that belongs to another object is not the attempt.
-            Ok(false) | Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    if lacks_evidence(&observed) {
-        // Without the pod that has failed, a failure would be taken for an interruption.
-        if !are_pods_seen(ctx, &job).await? {
-            return Ok(Next::After(LATE_WATCH_RETRY));
-        }
-        let hidden = hidden_pods(ctx, &job, &observed).await?;
-        observed.pods.extend(hidden);
-        observed.pods_are_newest = true;
-    }
-    let valid = validate(&job).and_then(|valid| ctx.own_account.is_not_used_by(valid));
-    let planned = match &valid {
-        Ok(valid) => held_back(plan(valid, &observed, &ctx.defaults, now), &observed, now),
-        Err(invalid) => rejected(invalid, &observed, now),
-    };
-    if starts_again(&job, &planned) {
-        let are_seen = observed.pods_are_newest || are_pods_seen(ctx, &job).await?;
-        if !are_seen || hidden_pods(ctx, &job, &observed).await?.iter().any(|pod| !has_stopped(pod)) {
-            return Ok(Next::After(LATE_WATCH_RETRY));
-        }
-    }
-    let applied = match apply(ctx, &job, &planned, now).await? {
-        Applied::Refused(refusal) => {
-            let planned = refused(&refusal, planned, &observed, &ctx.defaults, now);
-            apply(ctx, &job, &planned, now).await?
-        }
-        done @ Applied::All { .. } => done,
-    };
-    Ok(match applied {
-        Applied::All { requeue_after: Some(wait) } => Next::After(wait),
-        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
-    })
-}
-
-/// The TrainingJob is being deleted, and its output not kept as it is.
-async fn retire_output(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Result<Next, ApplyError> {
-    let namespace = job.metadata.namespace.clone().unwrap_or_default();
-    let [name, uid] = [&job.metadata.name, &job.metadata.uid].map(|text| text.clone().unwrap_or_default());
-    let claim = Key::new(&namespace, &names::claim(&name));
-    if ctx.claims.get(&claim).is_none() && !ctx.claims.is_not_listed(&claim).await? {
-        // The watch of claims is late.
-        return Ok(Next::After(LATE_WATCH_RETRY));
-    }
-    let claim = ctx.claims.get(&claim);
-    let snapshot = ctx.snapshots.get(&Key::new(&namespace, &names::snapshot(&name, &uid)));
-    let observed = observe(ctx, Arc::clone(&job), now);
-    let retirement = retire(&observed, claim.as_deref(), snapshot.as_deref(), now);
-    let wait = apply::retire(ctx, &job, retirement, now).await?;
-    Ok(wait.map_or(Next::Done, Next::After))
 }
 
 #[cfg(test)]

@@ -1,23 +1,17 @@
 //! Decides all writes for one TrainingJob and returns them as one value. Pure: no request, no clock, no randomness.
 //!
-//! `stage` finds where the job is in its life, and each stage has its plan. Each child and each policy has its own file.
+//! What a plan rests on and a watch may not show is a doubt, which comes before any write. `stage` finds where the job is in its
+//! life, and each stage has its plan. Each child and each policy has its own file.
 
 use std::time::Duration;
 
-use api::{
-    conditions as types, reasons,
-    trainingjob::{Phase, TrainingJobStatus},
-};
+use api::trainingjob::{Phase, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{PersistentVolumeClaim, Pod, Service},
 };
-use runtime::{
-    conditions::{Verdict, merged},
-    events::Note,
-    refusal::Refusal,
-};
+use runtime::{events::Note, reconcile::Decision};
 use serde::Serialize;
 use workload::{
     pod::PodView,
@@ -25,58 +19,72 @@ use workload::{
 };
 
 use crate::{
-    observe::Observed,
+    objects::{
+        job_view::JobView,
+        pod::{TRAINER, has_stopped},
+        training_job::{has_ended, has_finalizer, is_being_deleted, needs_finalizer},
+    },
+    observe::{Doubt, Observed},
     progress::Target,
-    validate::{Invalid, ValidJob},
+    validate::{Invalid, OwnAccount, ValidJob, validate},
 };
 
-mod attempt_job;
-mod avoid;
+mod attempt;
 mod begin;
-mod claim;
+mod children;
 mod clearing;
-mod conditions;
 mod defaults;
 mod dependencies;
+mod doubts;
 mod end;
-mod events;
-mod failure;
-mod held_back;
-mod idle;
 mod loss;
-mod metadata;
-mod mitigation;
-mod pod;
-mod reduced;
+mod refused;
 mod resume;
 mod retention;
-mod retry;
-mod service;
-mod stage;
 mod status;
 mod upload;
-mod upload_check;
-mod upload_job;
 
-use conditions::Assessment;
+pub(crate) use attempt::failure::failure_reasons;
+use attempt::{
+    avoid, clock, idle,
+    stage::{self, Attempt, Stage},
+};
+pub(crate) use children::metadata::labels_of_attempt;
+use children::{claim, service};
 pub(crate) use defaults::Defaults;
 use dependencies::Dependencies;
-pub(crate) use failure::failure_reasons;
-pub(crate) use held_back::{DETAIL_HELD_BACK, held_back};
-pub(crate) use metadata::labels_of_attempt;
-pub(crate) use reduced::{reduced, wait_after_reduction};
-pub(crate) use retention::{
-    Retirement, has_finalizer, needs_finalizer, needs_snapshot, retire, without_snapshot,
+pub(crate) use refused::refused;
+pub(crate) use retention::Retirement;
+use retention::retire;
+use status::{
+    conditions::{self, Assessment},
+    events,
+    held_back::held_back,
 };
-use stage::{Attempt, Stage};
-pub(crate) use stage::{has_stopped, is_uploading};
-
-pub(crate) use upload_job::UPLOADER;
+pub(crate) use status::{
+    held_back::DETAIL_HELD_BACK,
+    reduced::{reduced, wait_after_reduction},
+};
 
 /// All writes for one TrainingJob.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Plan {
+pub(crate) enum Plan {
+    /// Before anything else: what is written for the job must not be forgotten at its deletion.
+    SetFinalizer {
+        /// For `FactTimes`.
+        #[serde(skip)]
+        facts: Vec<String>,
+    },
+    Run(Box<Run>),
+    /// It is being deleted, and its output not kept as it is.
+    Retire(Box<Retirement>),
+}
+
+/// The writes for a job that is not being deleted.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Run {
     /// In the order in which they are created.
     pub(crate) children: Vec<Child>,
     pub(crate) deletions: Vec<Deletion>,
@@ -113,14 +121,15 @@ pub(crate) enum Deletion {
 }
 
 impl Deletion {
+    fn job(job: &JobView) -> Self {
+        Self::Job(Box::new(job.identity()))
+    }
+
     /// Of a pod that its kubelet cannot report of.
     fn now(pod: &PodView) -> Self {
         Self::Pod { pod: Box::new(pod.identity()), grace: Duration::ZERO }
     }
 }
-
-/// A garbage collector deletes a child of a deleted object within this time.
-const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 
 /// What every part of a plan reads.
 struct Scene<'a> {
@@ -131,8 +140,43 @@ struct Scene<'a> {
     now: Timestamp,
 }
 
+/// What is written, or what the API server has to be asked before. `own`: the account of this process.
+pub(crate) fn plan(
+    observed: &Observed,
+    own: &OwnAccount,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Decision<Plan, Doubt> {
+    if is_being_deleted(&observed.job) {
+        return match doubts::of_deleted(observed) {
+            Some(doubt) => Decision::Doubt(doubt),
+            None => Decision::Plan(Plan::Retire(Box::new(retire(observed, now)))),
+        };
+    }
+    if let Some(doubt) = doubts::of_observed(observed) {
+        return Decision::Doubt(doubt);
+    }
+    let valid = validate(&observed.job).and_then(|valid| own.is_not_used_by(valid));
+    let run = match &valid {
+        Ok(valid) => held_back(run(valid, observed, defaults, now), observed, now),
+        Err(invalid) => rejected(invalid, observed, now),
+    };
+    match doubts::of_run(observed, &run) {
+        Some(doubt) => Decision::Doubt(doubt),
+        None => Decision::Plan(after_the_finalizer(run, &observed.job)),
+    }
+}
+
+/// The finalizer alone, if it is missing: the next plan has the rest.
+fn after_the_finalizer(run: Run, job: &TrainingJob) -> Plan {
+    if needs_finalizer(job) && !run.is_expired && !has_finalizer(job) {
+        return Plan::SetFinalizer { facts: run.facts };
+    }
+    Plan::Run(Box::new(run))
+}
+
 /// The plan for a valid spec.
-pub(crate) fn plan(valid: &ValidJob, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
+pub(crate) fn run(valid: &ValidJob, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Run {
     let dependencies = resume::awaited(dependencies::dependencies(observed), valid, observed);
     let stage = stage::stage(valid, observed, &defaults.timings, now);
     let scene = Scene { valid, observed, defaults, dependencies, now };
@@ -150,8 +194,8 @@ pub(crate) fn plan(valid: &ValidJob, observed: &Observed, defaults: &Defaults, n
 }
 
 /// The plan for an invalid spec: what runs is left alone.
-pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
-    if crate::observe::has_ended(&observed.job) {
+pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Run {
+    if has_ended(&observed.job) {
         let status = observed.job.status.clone().unwrap_or_default();
         return nothing(status);
     }
@@ -160,79 +204,17 @@ pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -
     noted(observed, status::base(observed), assessment, now)
 }
 
-/// The plan after the API server has refused a child: report it, and retry later.
-pub(crate) fn refused(
-    refusal: &Refusal,
-    planned: Plan,
-    observed: &Observed,
-    defaults: &Defaults,
-    now: Timestamp,
-) -> Plan {
-    let wait = match refusal {
-        Refusal::Leftover { .. } => LEFTOVER_RETRY,
-        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
-    };
-    let job = &observed.job;
-    let runs = job.status.as_ref().is_some_and(|status| status.attempts > status.ended_attempts);
-    if crate::observe::has_ended(job) {
-        return Plan { requeue_after: Some(wait), ..nothing(status::observed(observed)) };
-    }
-    let is_uploading = stage::is_uploading(job.status.as_ref());
-    if runs || is_uploading {
-        // What runs goes on, and is reported beside the refusal.
-        let mut status = planned.status;
-        if let Some((reason, message)) = conditions::refusal_of(refusal) {
-            let before = job.status.as_ref().map_or(&[][..], |status| &status.conditions);
-            let mut verdicts = Vec::new();
-            if is_uploading {
-                let uploaded = upload::refused(&status, &message);
-                status.message = Some(uploaded.message.clone());
-                verdicts.push(uploaded);
-            }
-            verdicts.push(conditions::stalled(reason, message));
-            status.conditions.retain(|known| verdicts.iter().all(|verdict| verdict.type_ != known.type_));
-            status.conditions.extend(merged(verdicts, before, job.metadata.generation, now));
-        }
-        return Plan {
-            follow: planned.follow,
-            facts: planned.facts,
-            requeue_after: Some(wait),
-            ..nothing(status)
-        };
-    }
-    // Nothing of what was planned has happened.
-    let written = status::base(observed);
-    let verdicts = verdicts_of(&planned.status);
-    let assessment =
-        Assessment { phase: Phase::Pending, reason: reasons::NOT_RUNNING, message: String::new(), verdicts };
-    let assessment = conditions::with_refusal(assessment, refusal);
-    Plan { requeue_after: Some(wait), ..noted(observed, written, assessment, now) }
-}
-
-/// Conditions of the planned status that do not depend on the children.
-fn verdicts_of(status: &TrainingJobStatus) -> Vec<Verdict> {
-    let kept = [types::ACCEPTED, types::DEPENDENCIES_READY, types::SUSPENDED];
-    let verdict = |type_: &'static str| {
-        let known = status.conditions.iter().find(|known| known.type_ == type_)?;
-        let reason = [reasons::VALID, reasons::ALL_SUCCEEDED, reasons::RESUMED, reasons::SUSPENDED]
-            .into_iter()
-            .find(|reason| *reason == known.reason)?;
-        Some(Verdict { type_, holds: known.status == "True", reason, message: known.message.clone() })
-    };
-    kept.into_iter().filter_map(verdict).collect()
-}
-
 /// A plan that writes a status and the event of its change.
-fn noted(observed: &Observed, written: TrainingJobStatus, assessment: Assessment, now: Timestamp) -> Plan {
+fn noted(observed: &Observed, written: TrainingJobStatus, assessment: Assessment, now: Timestamp) -> Run {
     let reason = assessment.reason;
     let status = status::assessed(written, assessment, observed, now);
     let event = events::of_change(observed.job.status.as_ref(), &status, reason);
     let loss = loss::note(observed.job.status.as_ref(), &status);
-    Plan { events: event.into_iter().chain(loss).collect(), ..nothing(status) }
+    Run { events: event.into_iter().chain(loss).collect(), ..nothing(status) }
 }
 
-fn nothing(status: TrainingJobStatus) -> Plan {
-    Plan {
+fn nothing(status: TrainingJobStatus) -> Run {
+    Run {
         children: Vec::new(),
         deletions: Vec::new(),
         status,
@@ -246,11 +228,11 @@ fn nothing(status: TrainingJobStatus) -> Plan {
 
 impl Scene<'_> {
     /// The job has ended: nothing is made, what still runs is ended, and its time is counted.
-    fn terminal(&self) -> Plan {
+    fn terminal(&self) -> Run {
         let status = status::observed(self.observed);
         let mut plan = nothing(status);
         let left: Vec<&PodView> =
-            self.observed.pods.iter().map(AsRef::as_ref).filter(|pod| !stage::has_stopped(pod)).collect();
+            self.observed.pods.iter().map(AsRef::as_ref).filter(|pod| !has_stopped(pod)).collect();
         plan.deletions = self.what_is_left(&left);
         plan.deletions.extend(self.finished_upload());
         plan.requeue_after = self.lost_pods_requeue(&left);
@@ -269,7 +251,7 @@ impl Scene<'_> {
     }
 
     /// Everything stays as it is; only the status says how it is.
-    fn paused(&self, stage: Stage<'_>) -> Plan {
+    fn paused(&self, stage: Stage<'_>) -> Run {
         let mut plan = match stage {
             Stage::Terminal => self.terminal(),
             Stage::Uploading => self.uploading(),
@@ -282,7 +264,7 @@ impl Scene<'_> {
         plan
     }
 
-    fn active(&self, attempt: &Attempt<'_>) -> Plan {
+    fn active(&self, attempt: &Attempt<'_>) -> Run {
         let mut written = status::base(self.observed);
         // The controller may have been killed after it created the Job and before it wrote the status.
         written = status::begun(written.clone(), attempt.number, self.resolved(&written));
@@ -319,12 +301,12 @@ impl Scene<'_> {
 
     /// The log of rank 0, once there is one.
     fn log(&self, attempt: &Attempt<'_>) -> Option<Target> {
-        let pod = conditions::rank_zero(attempt)?;
-        let state = &pod.container(pod::TRAINER)?.state;
+        let pod = attempt.rank_zero()?;
+        let state = &pod.container(TRAINER)?.state;
         (state.running.is_some() || state.terminated.is_some()).then(|| Target {
             pod: pod.name().to_owned(),
             pod_uid: pod.uid().to_owned(),
-            container: pod::TRAINER,
+            container: TRAINER,
             attempt: attempt.number,
             output_dir: self.valid.output.dir.clone(),
         })
@@ -341,7 +323,7 @@ impl Scene<'_> {
     }
 
     /// No attempt runs. What is left of the last one is ended.
-    fn waiting(&self, stage: &Stage<'_>) -> Plan {
+    fn waiting(&self, stage: &Stage<'_>) -> Run {
         let mut written = status::base(self.observed);
         if let Dependencies::NotReady { records, .. } = &self.dependencies {
             written.dependencies = records.clone();
@@ -360,7 +342,7 @@ impl Scene<'_> {
                 plan.requeue_after = self.lost_pods_requeue(pods);
             }
             Stage::Later { at } => {
-                let left = stage::deadline(self.valid, self.observed.job.status.as_ref(), self.now);
+                let left = clock::deadline(self.valid, self.observed.job.status.as_ref(), self.now);
                 plan.requeue_after = left.into_iter().chain([elapsed(self.now, *at)]).min();
             }
             Stage::Terminal

@@ -461,7 +461,7 @@ impl Reader {
         news
     }
 
-    /// The first step of an attempt wakes its job at once; the status may still wait: see `plan::held_back`.
+    /// The first step of an attempt wakes its job at once; the status may still wait: see `plan::status::held_back`.
     fn steps(&mut self) -> News {
         let is_first = !std::mem::replace(&mut self.state.has_stepped, true);
         if is_first { News::Urgent } else { News::Nothing }

@@ -18,13 +18,16 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::Resource;
-use workload::gpu::{Gpus, NodeLabel};
+use workload::{
+    gpu::{Gpus, NodeLabel},
+    stranded::Terms,
+};
 
 use crate::{
     TrainingArgs, names,
-    resume::SOURCE_PATH,
+    objects::training_job,
+    relations::wants::{self, is_below},
     swift::{Batch, Sharding, Version},
-    wants,
 };
 
 pub(crate) mod flags;
@@ -78,6 +81,13 @@ pub(crate) struct ValidJob {
     pub(crate) pods: PodOptions,
     /// Why no further attempt may begin, though one has: a later release accepts less.
     pub(crate) refused: Option<Invalid>,
+}
+
+impl ValidJob {
+    /// How pods on lost nodes are given up; `container`: the one that decides.
+    pub(crate) fn terms(&self, container: &'static str) -> Terms {
+        Terms { timeout: self.node_failure, is_paused: self.pods.paused, container }
+    }
 }
 
 /// Where checkpoints go.
@@ -169,7 +179,7 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         ));
     }
     let settings = arguments(job);
-    let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
+    let has_begun = training_job::has_begun(job);
     let (settings, refused) = match settings {
         Ok(settings) => (settings, None),
         // What runs is still accounted for.
@@ -361,6 +371,9 @@ fn paths_differ(output: &ValidOutput, inputs: &[Input]) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// Where the pods of a job mount the claim of `spec.resumeFrom`.
+pub(crate) const SOURCE_PATH: &str = "/opt/resume-from";
+
 /// The claim of `spec.resumeFrom` has a fixed path.
 fn source_has_its_path(spec: &TrainingJobSpec, output: &ValidOutput) -> Result<(), Invalid> {
     let mut others = spec.inputs.iter().map(|input| &input.mount_path).chain([&output.mount_path]);
@@ -370,12 +383,6 @@ fn source_has_its_path(spec: &TrainingJobSpec, output: &ValidOutput) -> Result<(
         ))),
         None => Ok(()),
     }
-}
-
-/// Whether an absolute path equals the folder or lies below it.
-pub(crate) fn is_below(path: &str, folder: &str) -> bool {
-    path.strip_prefix(folder.trim_end_matches('/'))
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

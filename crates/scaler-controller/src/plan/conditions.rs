@@ -14,14 +14,13 @@ use scaling::{
     supply::Supply,
 };
 
-use super::{HandsOff, State, Writes};
+use super::{State, Writes, hands_off::HandsOff, metric};
 use crate::{
-    contest::{MOST_FOREIGN, Pause, WINDOW},
-    first_look::Doubt,
-    metric,
+    history::contest::{MOST_FOREIGN, Pause, WINDOW},
+    history::first_look::Implausible,
     observe::{Found, Observed},
-    pod::StartFault,
-    validate::{Invalid, ValidScaler},
+    target::pod::StartFault,
+    validate::{Invalid, ValidScaler, word},
 };
 
 pub(super) fn of(valid: &ValidScaler, observed: &Observed, state: &State<'_>) -> Vec<Verdict> {
@@ -36,7 +35,7 @@ pub(super) fn of(valid: &ValidScaler, observed: &Observed, state: &State<'_>) ->
                     refusal.message().to_owned(),
                 ),
                 Writes::Paused(pause) => contested(pause, found),
-                Writes::Announced(doubt) => announced(*doubt, decision, valid),
+                Writes::Announced(why) => announced(*why, decision, valid),
                 Writes::Scale | Writes::Nothing => match others.often {
                     Some(count) => set_back(count, found),
                     None => able(valid, decision, found),
@@ -200,17 +199,17 @@ fn set_back(count: usize, found: &Found) -> Verdict {
     holds(conditions::ABLE_TO_SCALE, reasons::REPLICAS_CONTESTED, message)
 }
 
-fn announced(doubt: Doubt, decision: &Decision, valid: &ValidScaler) -> Verdict {
+fn announced(why: Implausible, decision: &Decision, valid: &ValidScaler) -> Verdict {
     let Record { from, raw, inputs, .. } = &decision.record;
     let winner = decision.conclusion.winner.and_then(|winner| inputs.metrics.get(winner));
     let summary = winner.map(|winner| metric::summary(winner, *from)).unwrap_or_default();
-    let message = match doubt {
-        Doubt::FarTooMany => format!(
+    let message = match why {
+        Implausible::FarTooMany => format!(
             "{summary}, which asks for {raw} replicas where maxReplicas is {}; if a unit is wrong, correct targetValue \
              or source now: replicas are added one period of the controller (--period) after this value was first seen",
             valid.policy.bounds.max(),
         ),
-        Doubt::FarTooFew => format!(
+        Implausible::FarTooFew => format!(
             "{summary}, which asks for {raw} of {from} replicas; if a unit is wrong, or the query gives an average \
              instead of a total, correct targetValue or source now: replicas are removed after \
              spec.behavior.scaleDown.stabilizationWindowSeconds, {} s, and a period of the controller at least",
@@ -250,7 +249,7 @@ fn by_metrics(valid: &ValidScaler, observed: &Observed, decision: &Decision, fou
     match decision.conclusion.active {
         Active::ValidMetricFound => {
             let which = decision.conclusion.winner.unwrap_or_default();
-            let name = valid.policy.metrics.get(which).map_or("", |metric| metric::word(metric.kind));
+            let name = valid.policy.metrics.get(which).map_or("", |metric| word(metric.kind));
             let mut message = format!("replicas are computed from metric {name}");
             let counter = as_counter(valid, observed, decision);
             if let Some(counter) = &counter {
@@ -324,7 +323,7 @@ fn foreign(found: &Found) -> Option<String> {
 fn as_counter(valid: &ValidScaler, observed: &Observed, decision: &Decision) -> Option<String> {
     let metrics = valid.policy.metrics.iter().zip(&valid.sources).zip(&observed.answers);
     metrics.into_iter().find_map(|((metric, source), answer)| {
-        let word = metric::word(metric.kind);
+        let word = word(metric.kind);
         if let Some(counter) = source.bare_counters().first() {
             return Some(format!(
                 "the query of {word} uses the counter {counter} as it is, which only grows; wrap it, as in \

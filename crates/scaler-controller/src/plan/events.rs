@@ -7,10 +7,8 @@ use runtime::{
 };
 use scaling::decide::Decision;
 
-use crate::{
-    metric,
-    observe::{Found, Observed},
-};
+use super::metric;
+use crate::observe::{Found, Observed};
 
 /// A new reason why replicas do not follow the metric, and what is suspicious about a metric.
 pub(super) fn of(observed: &Observed, verdicts: &[Verdict]) -> Vec<Note> {

@@ -12,17 +12,13 @@ use scaling::{
     record::MetricInputs,
 };
 
-use super::{State, Writes};
+use super::{State, Writes, metric};
 use crate::{
-    history::{Past, stored, to_store},
-    metric,
+    history::{Past, attempt::Unwritten, record, stored, to_store},
     observe::Observed,
-    samples::Unwritten,
-    validate::ValidScaler,
+    validate::{ValidScaler, word},
 };
 
-/// Entries of `status.decisions`.
-const DECISIONS: usize = 10;
 /// Measured values change with every sample. A status that differs only in them is written after this time; an HPA writes
 /// each 15 s.
 const MEASURED_EVERY: Duration = Duration::from_secs(30);
@@ -58,7 +54,7 @@ pub(super) fn of(
             .map(|(metric, proposal)| {
                 let MetricStatus { value, target, display } = measured(metric, replicas);
                 MetricReading {
-                    metric_type: metric::word(metric.kind).to_owned(),
+                    metric_type: word(metric.kind).to_owned(),
                     value,
                     target,
                     display,
@@ -205,13 +201,6 @@ pub(super) fn entry(Decision { record, .. }: &Decision, now: Timestamp) -> Store
         inputs: serde_json::to_string(&record.inputs).unwrap_or_default(),
         reason: record.reason.clone(),
     }
-}
-
-/// Appends to `status.decisions`.
-pub(crate) fn record(known: &mut Vec<StoredDecision>, entry: StoredDecision) {
-    known.push(entry);
-    let surplus = known.len().saturating_sub(DECISIONS);
-    known.drain(..surplus);
 }
 
 fn seconds(time: Duration) -> i32 {

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::aiscaler::{AIScaler, AIScalerStatus, ColdStart, Decision};
+use api::aiscaler::{AIScaler, AIScalerStatus, ColdStart, Decision as StoredDecision};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use proptest::prelude::*;
-use runtime::{cache::Key, events::Note, refusal::Refusal, scale::Scaled};
+use runtime::{cache::Key, events::Note, reconcile::Decision, refusal::Refusal, scale::Scaled};
 use scaling::{
     conclusion::recompute,
     conclusion::{Able, Active, Limited},
@@ -15,19 +15,21 @@ use scaling::{
     record::{Inputs, Record},
 };
 
-use super::{Plan, plan, refused, rejected};
+use super::{Doubt, Plan, plan, refused, rejected};
 use crate::{
-    contender::Contender,
-    history::{Past, stored},
+    history::{
+        Past,
+        attempt::{Attempted, Unwritten},
+        stored,
+    },
     observe::{Found, Observed, Target},
-    pod::PodView,
-    samples::{Answer, Attempted, Unwritten},
-    sources::promql::Scope,
-    target::{Reference, WatchedKind},
+    sources::{answer::Answer, promql::Scope},
+    target::{Reference, WatchedKind, contender::Contender, pod::PodView},
     validate::{Allowed, validate},
 };
 
 mod owners;
+mod permission;
 mod pods;
 mod restarts;
 mod values;
@@ -113,11 +115,21 @@ fn observed(scaler: &Arc<AIScaler>, found: Found, answer: Answer) -> Observed {
         is_resumed: false,
         written: None,
         unwritten: None,
-        attempted: Attempted::Open,
+        attempted: Attempted::Nothing,
+        refused: None,
+        outdated: None,
+        is_confirmed: true,
     }
 }
 
 fn planned(observed: &Observed, now: Timestamp) -> Plan {
+    match decided(observed, now) {
+        Decision::Plan(plan) => plan,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn decided(observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
     plan(&validate(&observed.scaler, &ALLOWED).unwrap(), observed, PERIOD, now)
 }
 
@@ -130,14 +142,14 @@ fn condition(status: &AIScalerStatus, type_: &str) -> (String, String, String) {
 fn a_queue_above_its_target_adds_replicas() {
     let plan = planned(&observed(&scaler(""), found(2), queue(20.0)), at(0));
     assert_eq!(
-        plan.scale.as_ref().map(|write| (write.target.scaled.version.as_str(), write.to)),
+        plan.scale.as_ref().map(|write| (write.target.scaled.version.as_str(), write.to())),
         Some(("7", 4))
     );
     let status = plan.status.unwrap();
     assert_eq!((status.current_replicas, status.desired_replicas), (2, 4));
     assert_eq!(status.metric.unwrap().display, "5/5", "per replica of what was asked for");
     assert_eq!(
-        plan.scale.unwrap().note.message,
+        plan.scale.unwrap().attempt.note.message,
         "Deployment chat: 2 to 4 replicas: queue_depth is 10 per replica, targetValue 5 (DesiredWithinRange)"
     );
     assert_eq!(status.metrics[0].metric_type, "queue_depth");
@@ -160,7 +172,7 @@ fn the_cold_start_is_that_of_the_targets_own_controller_until_one_was_seen() {
 
 /// The records of a status.
 fn records(status: &AIScalerStatus) -> Vec<Record> {
-    let record = |entry: &Decision| {
+    let record = |entry: &StoredDecision| {
         assert!(entry.inputs.len() <= 4_096);
         Record {
             time: entry.time.clone().unwrap().0,
@@ -289,9 +301,9 @@ impl World {
     fn looks_again(&mut self, seconds: i64) {
         let Plan { scale, status, events, past, .. } = planned(&self.seen, at(seconds));
         if let Some(write) = scale {
-            self.written.push((seconds, write.to));
-            self.set(write.to);
-            self.events.push(write.note);
+            self.written.push((seconds, write.to()));
+            self.set(write.to());
+            self.events.push(write.attempt.note);
         }
         if let Some(status) = status {
             let mut scaler = AIScaler::clone(&self.seen.scaler);
@@ -318,8 +330,8 @@ impl World {
     fn looks_and_ends(&mut self, seconds: i64, answer: Answer) {
         self.seen.answers = vec![answer];
         if let Some(write) = planned(&self.seen, at(seconds)).scale {
-            self.written.push((seconds, write.to));
-            self.set(write.to);
+            self.written.push((seconds, write.to()));
+            self.set(write.to());
         }
         self.restarts(seconds + 1);
     }

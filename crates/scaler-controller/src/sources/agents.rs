@@ -23,7 +23,8 @@ use metrics_client::{
 };
 use scaling::reading::{Fault as Cause, Milli, PodSample, Reading};
 
-use crate::{pod::PodView, samples::Answer};
+use super::answer::Answer;
+use crate::target::pod::PodView;
 
 /// What agents report of each GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,7 +112,7 @@ pub(crate) fn answer(
         Installation::Found => {}
     }
     if pods.is_empty() {
-        return missing(Cause::NoSettledPods, "no pod of the target is Ready, so none can be measured");
+        return Answer::without_ready_pods();
     }
     let mut samples = Vec::new();
     let mut without = Vec::new();

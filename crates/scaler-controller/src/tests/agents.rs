@@ -35,9 +35,8 @@ use tonic::{
 
 use super::{context, put_deployment, sampled, stored_scaler};
 use crate::{
-    NAME,
-    agents::{self, Agents},
-    collect,
+    NAME, collect,
+    collect::agents::{self, Agents},
     sources::agents::METRICS,
 };
 

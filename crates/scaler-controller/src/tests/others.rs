@@ -16,7 +16,7 @@ use super::{
 use crate::{
     collect,
     observe::{Target, observe},
-    other_kinds::ScaleRead,
+    target::other_kinds::ScaleRead,
     target::{Reference, Scalable},
 };
 
@@ -40,7 +40,7 @@ async fn an_object_that_gives_way_is_not_read_until_the_other_goes() {
     let scaler = stored_scaler(&api, &ctx, of_deployment(query(server.address)));
     collect::read(&ctx, &scaler, now()).await;
     assert_eq!((server.requests(), answers(&ctx, &scaler)), (1, 1));
-    let other: crate::contender::HpaView = serde_json::from_value(hpa()).unwrap();
+    let other: crate::target::contender::HpaView = serde_json::from_value(hpa()).unwrap();
     ctx.hpas.upsert(other.clone());
     assert_eq!(collect::read(&ctx, &scaler, now()).await, Polled::Unchanged);
     assert_eq!((server.requests(), answers(&ctx, &scaler)), (1, 0), "and what it has read is out of date");

@@ -3,7 +3,7 @@
 use runtime::scale::Scaled;
 
 use super::*;
-use crate::other_kinds::ScaleRead;
+use crate::target::other_kinds::ScaleRead;
 
 /// The notes of the events with the reason SuccessfulRescale.
 fn rescales(api: &ScriptedApi) -> Vec<String> {
@@ -37,6 +37,23 @@ async fn a_refused_write_is_sent_once_per_period() {
 }
 
 #[tokio::test]
+async fn a_refusal_is_reported_with_the_past_of_the_version_that_was_confirmed() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    let scaler = asks_for_three(&api, &ctx, &server).await;
+    let uid = scaler.metadata.uid.as_deref().unwrap();
+    // By the status of a version that was out of date, these 9 replicas are those of this controller.
+    let contest = crate::history::contest::Contest::default().written(9);
+    let past = crate::history::Past { contest, ..Default::default() };
+    ctx.samples.remember(uid, past.of_target("d"), Some("1 before"));
+    api.always(Verb::Update.of("deployments"), Answer::status(422, "Invalid", "no"));
+    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap();
+    assert_eq!(condition(&api, "AbleToScale").0, "FailedUpdateScale");
+    let first_look = crate::history::contest::Contest::default().resumed(1, false, now());
+    assert_eq!(observe(&ctx, &current(&ctx), now()).past.contest, first_look, "nobody has set 1 replica");
+}
+
+#[tokio::test]
 async fn an_attempt_that_failed_is_no_explanation_of_a_later_write_of_another() {
     let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
     let ctx = context(&api, &[server.address]);
@@ -67,7 +84,7 @@ async fn own_writes_are_known_at_once_and_a_lost_answer_is_no_foreign_write() {
     // It took effect after all, and the watch says so.
     put_deployment(&api, &ctx, 3, json!({}));
     let seen = observe(&ctx, &scaler, now());
-    assert_eq!(seen.past.contest, crate::contest::Contest::default().written(3));
+    assert_eq!(seen.past.contest, crate::history::contest::Contest::default().written(3));
     reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap();
     let status = current(&ctx).status.clone().unwrap();
     assert_eq!(status.decisions.iter().map(|known| (known.from, known.to)).collect::<Vec<_>>(), [(1, 3)]);
@@ -157,7 +174,7 @@ async fn a_past_of_a_status_that_was_out_of_date_is_not_kept() {
     newer.metadata.resource_version = Some("999".into());
     let newer = Arc::new(newer);
     assert_eq!((of(&seen), of(&newer)), (false, true));
-    ctx.samples.confirm(uid);
+    ctx.samples.confirm(uid, seen.metadata.resource_version.as_deref());
     assert!(!of(&newer));
 }
 

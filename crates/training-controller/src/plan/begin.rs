@@ -9,13 +9,18 @@ use api::{
 use runtime::conditions::whole_seconds;
 
 use super::{
-    Child, Deletion, Plan, Scene,
-    attempt_job::{self, Inputs},
-    avoid, claim, conditions,
+    Child, Deletion, Run, Scene,
+    attempt::{
+        avoid,
+        stage::{Attempt, Stage},
+    },
+    children::{
+        attempt_job::{self, Inputs},
+        claim, service,
+    },
     dependencies::{self, Dependencies},
-    noted, resume, service,
-    stage::{Attempt, Stage},
-    status,
+    noted, resume,
+    status::{self, conditions},
 };
 use crate::{
     swift::{self, StartModel, Version},
@@ -28,7 +33,7 @@ const KEPT_JOBS: i32 = 5;
 const CLAIM_RETRY: Duration = Duration::from_secs(10);
 
 impl Scene<'_> {
-    pub(super) fn due(&self, number: i32) -> Plan {
+    pub(super) fn due(&self, number: i32) -> Run {
         let stage = Stage::Due { attempt: number };
         let records = match &self.dependencies {
             Dependencies::None => Vec::new(),
@@ -38,13 +43,12 @@ impl Scene<'_> {
                 written.dependencies = records.clone();
                 written.completion_time = Some(whole_seconds(self.now));
                 let why = (reasons::DEPENDENCY_FAILED, message.clone());
-                let assessment =
-                    conditions::of_failure(self.valid, self.observed, &self.dependencies, None, why);
+                let assessment = conditions::of_failure(self.valid, self.observed, &self.dependencies, why);
                 return noted(self.observed, written, assessment, self.now);
             }
             // The pods of another job wake up no reconcile of this one.
             Dependencies::NotReady { .. } if self.valid.resume_from.is_some() => {
-                return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
+                return Run { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
             }
             Dependencies::NotReady { .. } | Dependencies::Ambiguous(_) => return self.waiting(&stage),
         };
@@ -66,10 +70,10 @@ impl Scene<'_> {
             let assessment =
                 conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, obstacle);
             let plan = noted(self.observed, written, assessment, self.now);
-            return Plan { requeue_after: Some(Duration::ZERO), ..plan };
+            return Run { requeue_after: Some(Duration::ZERO), ..plan };
         }
         if conditions::obstacle(self.valid, self.observed).is_some() {
-            return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
+            return Run { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
         }
         match self.unchecked_upload(number, &written) {
             Some(upload) => self.checking(upload, written),
@@ -77,7 +81,7 @@ impl Scene<'_> {
         }
     }
 
-    fn begin(&self, number: i32, written: TrainingJobStatus) -> Plan {
+    fn begin(&self, number: i32, written: TrainingJobStatus) -> Run {
         if let Some(invalid) = &self.valid.refused {
             let assessment = conditions::of_invalid(invalid, self.observed);
             return noted(self.observed, written, assessment, self.now);
@@ -124,7 +128,7 @@ impl Scene<'_> {
         let is_old = |number: i32| number < next.saturating_sub(KEPT_JOBS);
         let old = self.observed.attempts.iter().filter(|(number, _)| is_old(**number));
         let old = old.filter(|(_, job)| job.is_finished() && !job.is_being_deleted());
-        old.map(|(_, job)| Deletion::Job(Box::new(job.identity()))).collect()
+        old.map(|(_, job)| Deletion::job(job)).collect()
     }
 
     /// An upgrade of the controller changes neither the image nor the flags of a job that has begun.

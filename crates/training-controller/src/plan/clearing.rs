@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use api::reasons;
-use workload::{
-    pod::PodView,
-    stranded::{StrandedPods, Terms},
-};
+use workload::{pace::Allowance, pod::PodView, stranded::StrandedPods};
 
-use super::{Deletion, Scene, pod};
-use crate::{names, observe::job_of};
+use super::{Deletion, Scene};
+use crate::{
+    names,
+    objects::pod::{TRAINER, job_of},
+};
 
 /// The grace period of pods that have nothing more to save.
 const FAILED_GRACE: Duration = Duration::from_secs(30);
@@ -35,9 +35,8 @@ impl Scene<'_> {
             pods.any(|pod| pod.phase == "Failed")
         };
         let jobs = self.observed.attempts.values();
-        let ended =
-            jobs.filter(|job| !job.is_finished() && !job.is_being_deleted() && !ends_itself(job.name()));
-        ended.map(|job| Deletion::Job(Box::new(job.identity()))).collect()
+        let ended = jobs.filter(|job| job.is_active() && !ends_itself(job.name()));
+        ended.map(|job| Deletion::job(job)).collect()
     }
 
     /// Pods that are being deleted and whose nodes are lost: no kubelet reports their end.
@@ -70,15 +69,11 @@ impl Scene<'_> {
     }
 
     pub(super) fn lost_pods_requeue(&self, pods: &[&PodView]) -> Option<Duration> {
-        self.stranded(pods).requeue_after(&workload::pace::Allowance::default())
+        self.stranded(pods).requeue_after(&Allowance::default())
     }
 
     fn stranded<'p>(&self, pods: &[&'p PodView]) -> StrandedPods<'p> {
-        let terms = Terms {
-            timeout: self.valid.node_failure,
-            is_paused: self.valid.pods.paused,
-            container: pod::TRAINER,
-        };
+        let terms = self.valid.terms(TRAINER);
         StrandedPods::of(pods.iter().copied(), &self.observed.nodes, &terms, self.now)
     }
 }

@@ -7,10 +7,11 @@ use api::{
 };
 
 use crate::{
+    objects::training_job::is_uploading,
     observe::{Dependency, Observed},
+    relations::wants::{Want, is_default_output},
     swift::{StartModel, trains_adapters},
     validate::{Invalid, ValidJob, validate},
-    wants::{Want, is_default_output},
 };
 
 /// How the dependencies stand, with the records for the status.
@@ -30,7 +31,7 @@ pub(super) enum Dependencies {
 /// Once an attempt has begun, the records stay: what becomes of the other jobs does not matter any more.
 pub(super) fn dependencies(observed: &Observed) -> Dependencies {
     let recorded = observed.job.status.as_ref().map_or(&[][..], |status| &status.dependencies);
-    if super::stage::started(observed) > 0 && !recorded.is_empty() {
+    if observed.started() > 0 && !recorded.is_empty() {
         return Dependencies::Ready(recorded.to_vec());
     }
     if observed.dependencies.is_empty() {
@@ -117,7 +118,7 @@ fn state(dependency: &Dependency, known: Option<&Record>) -> State {
         Record { name: name(job), uid: job.metadata.uid.clone().unwrap_or_default(), path, result: None };
     let status = job.status.clone().unwrap_or_default();
     let why = status.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
-    if super::stage::is_uploading(Some(&status)) {
+    if is_uploading(Some(&status)) {
         // The result is in the claim, whatever becomes of its upload.
         return State::Done(Record { result: result(job, record.path.as_deref()), ..record });
     }

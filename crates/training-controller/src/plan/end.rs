@@ -9,26 +9,23 @@ use api::{
 use runtime::conditions::whole_seconds;
 
 use super::{
-    Plan, Scene, avoid, conditions, events,
-    failure::{self, Class, Failure, History},
+    Run, Scene,
+    attempt::{
+        avoid,
+        failure::{self, Class, Failure, History},
+        retry::{self, Next, Streaks},
+        stage::{Attempt, End, Stage},
+    },
+    children::claim,
     noted,
-    retry::{self, Next},
-    stage::{Attempt, End, Stage},
-    status::{self, Streaks},
+    status::{self, conditions, events},
     upload,
 };
 use crate::observe::Observed;
 
-/// What the training has left.
-pub(super) fn trained(status: &TrainingJobStatus) -> String {
-    let steps = status.progress.as_ref().map(|progress| format!(" {} steps", progress.step));
-    let checkpoint = status.checkpoint.as_ref().map(|saved| format!("; checkpoint {}", saved.path));
-    format!("trained{}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default())
-}
-
 impl Scene<'_> {
     /// The end of an attempt is written before anything is made or deleted because of it.
-    pub(super) fn ended(&self, attempt: &Attempt<'_>, end: End) -> Plan {
+    pub(super) fn ended(&self, attempt: &Attempt<'_>, end: End) -> Run {
         let mut written = status::base(self.observed);
         let plan = match end {
             End::Succeeded => self.succeeded(attempt, written),
@@ -69,12 +66,12 @@ impl Scene<'_> {
                 self.failed(attempt, failure, written, streaks, next)
             }
         };
-        Plan { requeue_after: Some(Duration::ZERO), ..plan }
+        Run { requeue_after: Some(Duration::ZERO), ..plan }
     }
 
     fn streaks(&self, failure: &Failure, written: &TrainingJobStatus) -> Streaks {
         let before = self.observed.job.status.clone().unwrap_or_default();
-        status::streaks(&before, failure, written)
+        retry::streaks(&before, failure, written)
     }
 
     /// Notes the nodes that the next attempts avoid because of this one, and names them in its failure.
@@ -95,7 +92,7 @@ impl Scene<'_> {
         written: TrainingJobStatus,
         streaks: Streaks,
         next: Next,
-    ) -> Plan {
+    ) -> Run {
         let note = events::of_failure(attempt.number, &failure);
         let has_run = failure.exit_code.is_some();
         let is_full = failure.reason == reasons::OUT_OF_SPACE
@@ -105,13 +102,13 @@ impl Scene<'_> {
             written = status::started(written, self.now);
         }
         if let Some(failure) = written.failure.as_mut().filter(|_| is_full) {
-            failure.output_size = status::output_size(self.valid, self.observed);
+            failure.output_size = claim::output_size(self.valid, self.observed);
         }
         let assessment = match next {
             Next::Never { reason, message } => {
                 let message = format!("{message}{}", self.successor(&written));
                 written.completion_time = Some(whole_seconds(self.now));
-                conditions::of_failure(self.valid, self.observed, &self.dependencies, None, (reason, message))
+                conditions::of_failure(self.valid, self.observed, &self.dependencies, (reason, message))
             }
             Next::Again { .. } => {
                 let at = written.next_attempt_time.as_ref().map(|time| time.0);
@@ -159,8 +156,8 @@ impl Scene<'_> {
         Some((folder, self.valid.output.claim.name()))
     }
 
-    fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Plan {
-        let message = conditions::rank_zero(attempt).and_then(failure::message_of).unwrap_or_default();
+    fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Run {
+        let message = attempt.rank_zero().and_then(failure::message_of).unwrap_or_default();
         let mut written = status::ended(written, attempt.number);
         written = status::started(written, self.now);
         let saved = message.checkpoint.as_ref();
@@ -176,7 +173,7 @@ impl Scene<'_> {
         }
         written.completion_time = Some(whole_seconds(self.now));
         let early = if message.stopped_early { ", stopped early by the trainer" } else { "" };
-        let text = format!("{}{early}", trained(&written));
+        let text = format!("{}{early}", status::trained(&written));
         let assessment = conditions::of_success(self.valid, self.observed, &self.dependencies, None, text);
         noted(self.observed, written, assessment, self.now)
     }

@@ -9,8 +9,7 @@ use runtime::{
     events::{Note, Severity},
 };
 
-use super::failure::{Class, Failure};
-use crate::{observe::Observed, progress::Row, validate::ValidJob};
+use crate::{objects::training_job::condition, observe::Observed, progress::Row, validate::ValidJob};
 
 /// Logged steps in a row. A few may be skipped by the scaling of half precision.
 const STEPS: u32 = 20;
@@ -18,8 +17,8 @@ const STEPS: u32 = 20;
 /// `None`: no such loss is known. A condition of before stays until a sound loss is logged: after a restart of this process
 /// the log has to be read again.
 pub(super) fn verdict(valid: &ValidJob, observed: &Observed) -> Option<Verdict> {
-    let mut known = observed.job.status.iter().flat_map(|status| &status.conditions);
-    let before = known.find(|known| known.type_ == conditions::LOSS_NOT_FINITE && known.status == "True");
+    let before = condition(observed.job.status.as_ref(), conditions::LOSS_NOT_FINITE);
+    let before = before.filter(|known| known.status == "True");
     let row = row(valid, observed).unwrap_or_default();
     let message = match before {
         // In the same words, whatever was read since.
@@ -35,24 +34,21 @@ pub(super) fn verdict(valid: &ValidJob, observed: &Observed) -> Option<Verdict> 
     })
 }
 
-/// The end of an attempt that trains nothing, if the user wants it.
-pub(super) fn failure(valid: &ValidJob, observed: &Observed) -> Option<Failure> {
+/// Why an attempt that trains nothing ends, if the user wants it.
+pub(super) fn ends_attempt(valid: &ValidJob, observed: &Observed) -> Option<String> {
     let row = row(valid, observed).filter(|row| row.steps >= STEPS)?;
     match valid.on_non_finite_loss {
         OnNonFiniteLoss::Report => None,
-        OnNonFiniteLoss::Fail => {
-            Some(Failure::of_attempt(reasons::LOSS_NOT_FINITE, Class::Transient, message(valid, row)))
-        }
+        OnNonFiniteLoss::Fail => Some(message(valid, row)),
     }
 }
 
 /// When the condition becomes True.
 pub(super) fn note(before: Option<&TrainingJobStatus>, after: &TrainingJobStatus) -> Option<Note> {
-    let find = |status: &TrainingJobStatus| {
-        status.conditions.iter().find(|known| known.type_ == conditions::LOSS_NOT_FINITE).cloned()
-    };
-    let now = find(after).filter(|_| before.and_then(find).is_none())?;
-    Some(Note { severity: Severity::Warning, reason: reasons::LOSS_NOT_FINITE, message: now.message })
+    let now = condition(Some(after), conditions::LOSS_NOT_FINITE)?;
+    let is_new = condition(before, conditions::LOSS_NOT_FINITE).is_none();
+    let message = now.message.clone();
+    is_new.then_some(Note { severity: Severity::Warning, reason: reasons::LOSS_NOT_FINITE, message })
 }
 
 fn row(valid: &ValidJob, observed: &Observed) -> Option<Row> {

@@ -9,10 +9,10 @@ use api::{
 };
 use workload::{Cause, claim as claims};
 
-use super::{dependencies::Dependencies, mitigation};
+use super::{children::mitigation, dependencies::Dependencies};
 use crate::{
-    observe::Observed,
-    resume::{ResumeSource, has_trained},
+    objects::training_job::{has_begun, has_trained, is_being_deleted},
+    observe::{Observed, ResumeSource},
     swift::Sharding,
     validate::{Invalid, ValidJob, validate},
 };
@@ -64,14 +64,11 @@ fn recorded(observed: &Observed) -> Option<&ResolvedResume> {
 /// The source as far as it is known while it is waited for: its job may be deleted meanwhile.
 pub(super) fn seen(valid: &ValidJob, observed: &Observed) -> Option<ResolvedResume> {
     let recorded = recorded(observed).cloned();
-    let source = observed.resume.as_ref().filter(|_| !has_begun(observed) && valid.resume_from.is_some());
+    let source =
+        observed.resume.as_ref().filter(|_| !has_begun(&observed.job) && valid.resume_from.is_some());
     let job = source.and_then(|source| Some((source.job.as_deref()?, source)));
     let found = job.and_then(|(job, source)| Some(left_by(job, &validate(job).ok()?, source)));
     found.or(recorded)
-}
-
-fn has_begun(observed: &Observed) -> bool {
-    observed.job.status.as_ref().is_some_and(|status| status.attempts > 0)
 }
 
 /// What the pods of an attempt mount. A claim that is gone, is being deleted or is used on another node keeps no later attempt
@@ -95,7 +92,7 @@ pub(super) fn obstacle(observed: &Observed, fault: impl Fn(&str, &str) -> Option
 fn state(valid: &ValidJob, observed: &Observed) -> State {
     let Some(wanted) = &valid.resume_from else { return State::None };
     let recorded = recorded(observed);
-    if let Some(recorded) = recorded.filter(|_| has_begun(observed)) {
+    if let Some(recorded) = recorded.filter(|_| has_begun(&observed.job)) {
         return State::Ready(recorded.clone());
     }
     let Some(source) = &observed.resume else { return State::None };
@@ -156,7 +153,7 @@ fn of_job(valid: &ValidJob, job: &TrainingJob, source: &ResumeSource) -> Result<
         )));
     }
     // Of one that is being deleted, the last one is not reported.
-    let is_kept = job.metadata.deletion_timestamp.is_none();
+    let is_kept = !is_being_deleted(job);
     if is_kept && job.status.as_ref().is_none_or(|status| status.checkpoint.is_none()) {
         return Err(refused(format!(
             "spec.resumeFrom: TrainingJob {name} has reported no checkpoint; create this job again without resumeFrom or, if \

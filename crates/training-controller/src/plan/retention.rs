@@ -23,15 +23,17 @@ use workload::{
 };
 
 use super::{
-    Deletion, claim::is_of_name, failure::has_proven_result, pod::TRAINER, stage::has_stopped,
-    upload::has_succeeded,
+    Deletion, attempt::failure::has_proven_result, children::claim::is_of_name, upload::has_succeeded,
 };
 use crate::{
-    NAME,
-    job_view::JobView,
-    names,
-    observe::{Observed, is_pod_of, job_of},
-    volume_snapshot::{SnapshotSource, SnapshotSpec, VolumeSnapshot},
+    NAME, names,
+    objects::{
+        job_view::JobView,
+        pod::{TRAINER, has_stopped, is_pod_of, job_of},
+        training_job::{condition, has_running_attempt, needs_finalizer},
+        volume_snapshot::{SnapshotSource, SnapshotSpec, VolumeSnapshot},
+    },
+    observe::Observed,
 };
 
 /// What is done for a TrainingJob that is being deleted and has the finalizer.
@@ -45,7 +47,7 @@ pub(crate) struct Retirement {
     /// Whether the finalizer is removed.
     pub(crate) releases: bool,
     pub(crate) event: Option<Note>,
-    /// What is waited for; it is written, and `event` noted, only if it differs.
+    /// What is waited for, with `event`, if the status does not say so yet.
     pub(crate) status: Option<Box<TrainingJobStatus>>,
     /// For `FactTimes`.
     #[serde(skip)]
@@ -72,27 +74,19 @@ impl Awaited {
     }
 }
 
-/// Whether a TrainingJob has something to do when it is deleted.
-pub(crate) fn needs_finalizer(job: &TrainingJob) -> bool {
-    let output = job.spec.output.as_ref();
-    output.is_some_and(|output| output.retention != Retention::Retain && output.claim_name.is_none())
+/// The plan for a TrainingJob that is being deleted.
+pub(super) fn retire(observed: &Observed, now: Timestamp) -> Retirement {
+    let retirement = retirement(observed, now);
+    match &retirement.status {
+        Some(status) if observed.job.status.as_ref() == Some(&**status) => {
+            Retirement { status: None, event: None, ..retirement }
+        }
+        Some(_) | None => retirement,
+    }
 }
 
-pub(crate) fn needs_snapshot(job: &TrainingJob) -> bool {
-    job.spec.output.as_ref().is_some_and(|output| output.retention == Retention::Snapshot)
-}
-
-pub(crate) fn has_finalizer(job: &TrainingJob) -> bool {
-    job.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == labels::OUTPUT_FINALIZER)
-}
-
-/// `claim`: that of the output.
-pub(crate) fn retire(
-    observed: &Observed,
-    claim: Option<&ClaimView>,
-    snapshot: Option<&VolumeSnapshot>,
-    now: Timestamp,
-) -> Retirement {
+fn retirement(observed: &Observed, now: Timestamp) -> Retirement {
+    let (claim, snapshot) = (observed.made_claim.as_deref(), observed.snapshot.as_deref());
     let job = &observed.job;
     let output = job.spec.output.clone().unwrap_or_default();
     let Some(claim) = claim.filter(|_| needs_finalizer(job)) else { return released(None) };
@@ -102,7 +96,7 @@ pub(crate) fn retire(
             "PersistentVolumeClaim {claim_name} stays, because {why}; delete it by hand if its data is not needed"
         ))));
     }
-    let waits = |awaited, more| waits(observed, claim_name, snapshot, awaited, more, now);
+    let waits = |awaited, more| waits(observed, claim_name, awaited, more, now);
     let owed = owed(observed);
     let upload = match &owed {
         // It goes on while the rest ends.
@@ -118,9 +112,9 @@ pub(crate) fn retire(
         running.into_iter().filter(|pod| !has_stopped(pod) && !is_of_upload(pod)).collect();
     let jobs = observed.attempts.values().chain(&observed.upload).chain(&observed.upload_check);
     let unfinished: Vec<Deletion> = jobs
-        .filter(|job| !job.is_finished() && !job.is_being_deleted())
+        .filter(|job| job.is_active())
         .filter(|job| upload.is_none_or(|upload| job.metadata.uid != upload.metadata.uid))
-        .map(|job| Deletion::Job(Box::new(job.identity())))
+        .map(|job| Deletion::job(job))
         .collect();
     if let (Retention::Delete, Some(Owed::Failed(why))) = (output.retention, &owed) {
         // Before anything ends: the pods have the proof of the result.
@@ -170,8 +164,7 @@ enum Owed<'a> {
 fn owed(observed: &Observed) -> Option<Owed<'_>> {
     let output = observed.job.spec.output.as_ref()?;
     output.upload.as_ref().filter(|_| output.retention == Retention::Delete)?;
-    let mut known = observed.job.status.iter().flat_map(|status| &status.conditions);
-    let uploaded = known.find(|known| known.type_ == types::UPLOADED);
+    let uploaded = condition(observed.job.status.as_ref(), types::UPLOADED);
     // The status may not say yet that the training has succeeded.
     let is_proven = observed.attempts.values().any(|job| job.completed.is_some())
         || observed.pods.iter().any(|pod| has_proven_result(pod));
@@ -182,23 +175,21 @@ fn owed(observed: &Observed) -> Option<Owed<'_>> {
     if !has_trained || is_uploaded {
         return None;
     }
-    Some(match job.filter(|job| !job.is_finished() && !job.is_being_deleted()) {
+    Some(match job.filter(|job| job.is_active()) {
         Some(job) => Owed::UnderWay(job),
         None => Owed::Failed(uploaded.map_or("no upload had begun", |known| &known.message).to_owned()),
     })
 }
 
 fn has_uploaded(observed: &Observed, upload: &JobView) -> bool {
-    let pods = observed.pods.iter().map(AsRef::as_ref).filter(|pod| is_pod_of(pod, upload));
-    upload.completed.is_some() || has_succeeded(&pods.collect::<Vec<_>>())
+    upload.completed.is_some() || has_succeeded(&observed.pods_of(upload))
 }
 
 /// Whether the Job of the last attempt was deleted with the TrainingJob before a controller saw how it ended.
 fn has_unseen_end(observed: &Observed) -> bool {
     let status = observed.job.status.as_ref();
-    status.is_some_and(|status| {
-        status.attempts > status.ended_attempts && !observed.attempts.contains_key(&status.attempts)
-    })
+    has_running_attempt(&observed.job)
+        && status.is_some_and(|status| !observed.attempts.contains_key(&status.attempts))
 }
 
 /// That the last attempt has ended without a result, as this process has seen it before it deletes its Job.
@@ -227,14 +218,7 @@ fn longest_grace(pods: &[&PodView]) -> Duration {
 }
 
 /// Waits, or gives up and keeps the claim. A change of what is waited for wakes the object; the end of its time does not.
-fn waits(
-    observed: &Observed,
-    claim: &str,
-    snapshot: Option<&VolumeSnapshot>,
-    awaited: Awaited,
-    more: Duration,
-    now: Timestamp,
-) -> Retirement {
+fn waits(observed: &Observed, claim: &str, awaited: Awaited, more: Duration, now: Timestamp) -> Retirement {
     let fact = awaited.fact();
     let since = observed.facts.get(&fact).copied().unwrap_or(now);
     let limit = LIMIT.saturating_add(more);
@@ -247,7 +231,7 @@ fn waits(
                 return released(Some(not_uploaded(&observed.job, claim, message)));
             }
             Awaited::Dependents => format!("{count} TrainingJobs read it or wait for it"),
-            Awaited::Snapshot => match snapshot.and_then(VolumeSnapshot::error) {
+            Awaited::Snapshot => match observed.snapshot.as_deref().and_then(VolumeSnapshot::error) {
                 Some(why) => format!("its snapshot is not ready: {why}"),
                 None => "its snapshot is not ready".to_owned(),
             },
@@ -318,8 +302,8 @@ fn lost_pods(observed: &Observed, running: &[&PodView], now: Timestamp) -> (Vec<
     (lost, stranded.requeue_after(&Allowance::default()))
 }
 
-/// The cluster cannot make the snapshot: nothing is deleted.
-pub(crate) fn without_snapshot(why: &str) -> Retirement {
+/// The cluster cannot make the snapshot: nothing is deleted. `why`: in the words of `apply`.
+pub(super) fn without_snapshot(why: &str) -> Retirement {
     released(Some(warning(format!("no snapshot of the output was made, because {why}; its claim stays"))))
 }
 

@@ -11,16 +11,22 @@ use api::{
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use quantity::Bytes;
 use runtime::conditions::{Verdict, merged, whole_seconds};
 use workload::time::elapsed;
 
-use super::{
-    conditions::Assessment,
-    failure::{Class, Failure},
-    retry::Next,
+use super::attempt::{
+    clock::{active_before, active_since},
+    failure::Failure,
+    retry::{Next, PLACES, Streaks},
 };
 use crate::{observe::Observed, validate::ValidJob};
+
+pub(crate) mod conditions;
+pub(crate) mod events;
+pub(crate) mod held_back;
+pub(crate) mod reduced;
+
+use conditions::Assessment;
 
 /// Kinds of failures in the status.
 const MOST_FAILURE_COUNTS: usize = 32;
@@ -41,23 +47,6 @@ pub(super) fn base(observed: &Observed) -> TrainingJobStatus {
         }
     }
     status
-}
-
-/// Since when `activeDeadlineSeconds` counts; `None`: it does not count now. A job that was never suspended since it started
-/// has its start alone, as releases before this field have left all jobs.
-pub(super) fn active_since(status: &TrainingJobStatus) -> Option<Timestamp> {
-    let is_true =
-        |type_: &str| status.conditions.iter().any(|one| one.type_ == type_ && one.status == "True");
-    match (&status.active_since, status.active_seconds) {
-        (Some(since), _) => Some(since.0),
-        (None, None) if !is_true(types::SUSPENDED) => status.start_time.as_ref().map(|start| start.0),
-        (None, _) => None,
-    }
-}
-
-/// The time that had counted before.
-pub(super) fn active_before(status: &TrainingJobStatus) -> Duration {
-    Duration::from_secs(status.active_seconds.unwrap_or_default().unsigned_abs())
 }
 
 /// Stops and starts the clock of `activeDeadlineSeconds`: a job that is suspended, or waits for a quota, is not active.
@@ -165,57 +154,6 @@ pub(super) fn ended(status: TrainingJobStatus, number: i32) -> TrainingJobStatus
     TrainingJobStatus { attempts: number.max(status.attempts), ended_attempts: number, ..status }
 }
 
-/// Ended attempts in a row, the last one included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Streaks {
-    /// Those that have started, and left no newer checkpoint.
-    pub(super) without_progress: i32,
-    /// Those that could not start; 0: the last one has.
-    pub(super) failed_starts: i32,
-    /// Whether the last one has left a newer checkpoint than the failed one before it.
-    pub(super) has_advanced: bool,
-}
-
-/// Reasons of attempts that waited for a place, which earlier releases counted as attempts without progress.
-const PLACES: [&str; 3] = [reasons::UNSCHEDULABLE, reasons::STARTING, reasons::VOLUME_NOT_ATTACHED];
-
-pub(super) fn streaks(before: &TrainingJobStatus, failure: &Failure, current: &TrainingJobStatus) -> Streaks {
-    let step = |checkpoint: Option<&Checkpoint>| checkpoint.map_or(0, |saved| saved.step);
-    // The launcher has looked at it.
-    let reached = step(failure.checkpoint.as_ref().or(current.checkpoint.as_ref()));
-    // What the log said of a checkpoint may be in the status already, so the attempt's own progress counts, too.
-    let resumed = before.failure.as_ref().and_then(|failure| failure.checkpoint_step).unwrap_or_default();
-    let has_advanced = reached > resumed;
-    // Both wait without GPUs, and say what they wait for.
-    let could_start = !matches!(failure.class, Class::CannotStart | Class::OutOfSpace);
-    let waited = before.failure.as_ref().is_some_and(|failure| PLACES.contains(&&*failure.reason));
-    let counted = if before.failed_starts.is_none() && waited { 0 } else { before.attempts_without_progress };
-    let starts = if has_advanced { 0 } else { before.failed_starts.unwrap_or_default() };
-    Streaks {
-        without_progress: match (has_advanced, could_start) {
-            (true, _) => 0,
-            (false, true) => counted.saturating_add(1),
-            (false, false) => counted,
-        },
-        failed_starts: if could_start { 0 } else { starts.saturating_add(1) },
-        has_advanced,
-    }
-}
-
-/// Whether the claim of the output asks for more than when its volume was full.
-pub(super) fn has_grown(valid: &ValidJob, observed: &Observed, status: &TrainingJobStatus) -> bool {
-    let bytes = |size: &str| Bytes::parse(size);
-    let was = status.failure.as_ref().and_then(|failure| bytes(failure.output_size.as_ref()?));
-    let is = output_size(valid, observed).and_then(|size| bytes(&size));
-    was.zip(is).is_some_and(|(was, is)| is > was)
-}
-
-/// What the claim of the output asks for.
-pub(super) fn output_size(valid: &ValidJob, observed: &Observed) -> Option<String> {
-    let claim = observed.claims.get(valid.output.claim.name())?.as_ref()?;
-    claim.size.as_ref().map(|size| size.0.clone())
-}
-
 /// The failure of an attempt, and what follows.
 pub(super) fn failed(
     status: TrainingJobStatus,
@@ -283,4 +221,11 @@ pub(super) fn completed(progress: Option<Progress>, step: Option<i64>) -> Option
     let total_steps = if before.total_steps == 0 { step } else { before.total_steps };
     let percent = if step >= total_steps { 100 } else { before.percent };
     Some(Progress { step, total_steps, percent, eta: None, ..before })
+}
+
+/// What the training has left.
+pub(super) fn trained(status: &TrainingJobStatus) -> String {
+    let steps = status.progress.as_ref().map(|progress| format!(" {} steps", progress.step));
+    let checkpoint = status.checkpoint.as_ref().map(|saved| format!("; checkpoint {}", saved.path));
+    format!("trained{}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default())
 }

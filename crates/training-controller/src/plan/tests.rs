@@ -1,6 +1,10 @@
 //! Stories of a TrainingJob: what is planned happens, time passes, and the status says how it went.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use api::{
     labels,
@@ -17,22 +21,24 @@ use workload::{
     stranded::Nodes,
 };
 
-use super::{Child, Deletion, Plan, plan};
+use super::{Child, Deletion, Run, run};
 use crate::{
     NAME,
     agents::Utilization,
-    job_view::{Failed, JobView},
     names,
-    observe::{Claims, Dependency, Observed, job_of},
+    objects::job_view::{Failed, JobView},
+    objects::pod::{has_stopped, job_of},
+    observe::{Claims, Dependency, Observed},
     progress::{Access, LogState},
+    relations::wants::{Want, keys_of_path, output_key, wants},
     tests::{at, defaults, job},
     validate::validate,
-    wants::{Want, keys_of_path, output_key, wants},
 };
 
 mod attempts;
 mod budgets;
 mod claims;
+mod decisions;
 mod dependencies;
 mod ends;
 mod failures;
@@ -112,10 +118,10 @@ impl World {
         }
     }
 
-    fn plan(&self) -> Plan {
+    fn plan(&self) -> Run {
         let valid = validate(&self.observed.job).unwrap();
         let observed = Observed { claims: self.claims.clone(), ..self.observed.clone() };
-        plan(&valid, &observed, &defaults(), at(self.seconds))
+        run(&valid, &observed, &defaults(), at(self.seconds))
     }
 
     /// Plans and applies until nothing is left to do: another look would write nothing and note nothing.
@@ -146,8 +152,8 @@ impl World {
     }
 
     /// In the order of `apply`.
-    fn apply(&mut self, plan: Plan) {
-        let Plan { children, deletions, status, events, follow, facts, is_expired, requeue_after } = plan;
+    fn apply(&mut self, plan: Run) {
+        let Run { children, deletions, status, events, follow, facts, is_expired, requeue_after } = plan;
         self.observed.facts.retain(|fact, _| facts.contains(fact));
         for fact in facts {
             self.observed.facts.entry(fact).or_insert(at(self.seconds));
@@ -242,9 +248,7 @@ impl World {
                 for known in [&mut self.observed.upload, &mut self.observed.upload_check] {
                     *known = known.take().filter(|known| known.name() != name);
                 }
-                self.observed
-                    .pods
-                    .retain(|pod| job_of(pod) != Some(&name) || !super::stage::has_stopped(pod));
+                self.observed.pods.retain(|pod| job_of(pod) != Some(&name) || !has_stopped(pod));
                 self.terminate(&name);
                 self.deleted.push(name);
             }
@@ -536,7 +540,6 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
         upload: None,
         upload_check: None,
         pods: Vec::new(),
-        pods_are_newest: false,
         claims: Claims::new(),
         dependencies: Vec::new(),
         resume: None,
@@ -551,6 +554,9 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
         gpu_faults: BTreeMap::new(),
         log: None,
         facts: BTreeMap::new(),
+        made_claim: None,
+        snapshot: None,
+        confirmed: BTreeSet::new(),
     }
 }
 

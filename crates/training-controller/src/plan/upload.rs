@@ -24,24 +24,28 @@ use workload::{
     gpu::unschedulable,
     pace::Allowance,
     pod::{PodView, Terminated},
-    stranded::{StrandedPods, Terms},
+    stranded::StrandedPods,
     time::{elapsed, remaining},
 };
 
 use super::{
-    Child, Deletion, Plan, Scene, conditions,
-    end::trained,
+    Child, Deletion, Run, Scene,
+    attempt::stage::{PODS_ARE_SEEN_WITHIN, SIDECARS_END_WITHIN},
+    children::upload_job::{FIELDS, upload_job},
     noted, nothing,
-    retention::needs_finalizer,
-    stage::{PODS_ARE_SEEN_WITHIN, SIDECARS_END_WITHIN, has_stopped},
-    status,
-    upload_job::{FIELDS, UPLOADER, upload_job},
+    status::{self, conditions},
 };
 use crate::{
-    job_view::{Failed, JobView},
     names,
-    observe::{Observed, is_pod_of},
+    objects::{
+        job_view::{Failed, JobView},
+        pod::{UPLOADER, has_stopped},
+        training_job::{condition, needs_finalizer},
+    },
+    observe::Observed,
 };
+
+mod check;
 
 /// Artifacts in the status.
 const MOST_ARTIFACTS: usize = 64;
@@ -80,10 +84,11 @@ struct Outlook {
 
 impl Scene<'_> {
     /// The training has succeeded; its GPUs are given back, and only the upload is retried.
-    pub(super) fn uploading(&self) -> Plan {
+    pub(super) fn uploading(&self) -> Run {
         let mut written = status::base(self.observed);
         let Some(upload) = &self.valid.output.upload else { return nothing(written) };
-        let pods = self.upload_pods();
+        let job = self.observed.upload.as_deref();
+        let pods = job.map(|job| self.observed.pods_of(job)).unwrap_or_default();
         let (valid, observed, dependencies) = (self.valid, self.observed, &self.dependencies);
         // Of the attempt that has proven the result: they hold GPUs, and perhaps the volume.
         let unfinished = self.unfinished_jobs();
@@ -102,14 +107,14 @@ impl Scene<'_> {
             }
             State::Due(outlook) => {
                 let mut plan = self.under_way(written, outlook);
-                let gives_way = observed.upload.as_ref().map(|job| Deletion::Job(Box::new(job.identity())));
+                let gives_way = observed.upload.as_ref().map(|job| Deletion::job(job));
                 plan.deletions = unfinished.into_iter().chain(gives_way).collect();
                 plan
             }
             State::Done(uploaded, artifacts) => {
                 written.artifacts = artifacts;
                 written.completion_time = Some(whole_seconds(self.now));
-                let text = format!("{}; uploaded {}", trained(&written), uploaded.message);
+                let text = format!("{}; uploaded {}", status::trained(&written), uploaded.message);
                 let assessment = conditions::of_success(valid, observed, dependencies, Some(uploaded), text);
                 noted(observed, written, assessment, self.now)
             }
@@ -120,15 +125,8 @@ impl Scene<'_> {
     pub(super) fn finished_upload(&self) -> Option<Deletion> {
         let is_done = self.known(types::UPLOADED).is_some_and(|known| known.status == "True");
         let job = self.observed.upload.as_deref().filter(|_| is_done)?;
-        let runs_on = !job.is_finished() && !job.is_being_deleted();
-        runs_on.then(|| Deletion::Job(Box::new(job.identity())))
-    }
-
-    /// Pods of the present Job, and not of an earlier one.
-    fn upload_pods(&self) -> Vec<&PodView> {
-        let job = self.observed.upload.as_deref();
-        let is_of_upload = |pod: &&PodView| job.is_some_and(|job| is_pod_of(pod, job));
-        self.observed.pods.iter().map(AsRef::as_ref).filter(is_of_upload).collect()
+        let runs_on = job.is_active();
+        runs_on.then(|| Deletion::job(job))
     }
 
     /// What is uploaded.
@@ -147,11 +145,10 @@ impl Scene<'_> {
     }
 
     fn known(&self, type_: &str) -> Option<&Condition> {
-        let status = self.observed.job.status.as_ref()?;
-        status.conditions.iter().find(|known| known.type_ == type_)
+        condition(self.observed.job.status.as_ref(), type_)
     }
 
-    fn under_way(&self, written: TrainingJobStatus, outlook: Outlook) -> Plan {
+    fn under_way(&self, written: TrainingJobStatus, outlook: Outlook) -> Run {
         let Outlook { verdict, stall, requeue_after, fact } = outlook;
         let message = verdict.message.clone();
         let mut assessment = conditions::of_uploading(self.valid, self.observed, &self.dependencies, verdict);
@@ -276,9 +273,8 @@ impl Scene<'_> {
             return Some(Cause { reason: reasons::QUOTA_PENDING, message });
         }
         if let Some(why) = refused_pods.as_ref().filter(|_| pods.is_empty()) {
-            let is_quota = why.contains("exceeded quota");
-            let reason = if is_quota { reasons::QUOTA_PENDING } else { reasons::DENIED };
-            return Some(Cause { reason, message: format!("no pod was created: {why}") });
+            let message = format!("no pod was created: {why}");
+            return Some(Cause { reason: conditions::why_no_pod_is_created(why), message });
         }
         let mut waiting = pods.iter().filter(|pod| !pod.is_over());
         waiting.find_map(|pod| {
@@ -297,13 +293,8 @@ impl Scene<'_> {
     }
 
     fn stranded_uploaders<'p>(&self, pods: &[&'p PodView]) -> StrandedPods<'p> {
-        let terms = Terms {
-            timeout: self.valid.node_failure,
-            is_paused: self.valid.pods.paused,
-            container: UPLOADER,
-        };
         let left = pods.iter().copied().filter(|pod| !has_stopped(pod));
-        StrandedPods::of(left, &self.observed.nodes, &terms, self.now)
+        StrandedPods::of(left, &self.observed.nodes, &self.valid.terms(UPLOADER), self.now)
     }
 
     fn failed_upload(&self, upload: &Upload, job: &JobView, failed: &Failed, pods: &[&PodView]) -> State {
@@ -375,15 +366,14 @@ pub(super) fn beginning(upload: &Upload) -> Verdict {
 
 /// The verdict while the spec cannot be read: without the condition the training would begin again.
 pub(super) fn unchanged(observed: &Observed) -> Option<Verdict> {
-    let status = observed.job.status.as_ref()?;
-    let known = status.conditions.iter().find(|known| known.type_ == types::UPLOADED)?;
+    let known = condition(observed.job.status.as_ref(), types::UPLOADED)?;
     Some(uploading(known.message.clone()))
 }
 
 /// Whether the result of a job that has ended was never uploaded, and would be deleted with the job.
 pub(super) fn is_owed(status: &TrainingJobStatus, job: &TrainingJob) -> bool {
-    let mut known = status.conditions.iter();
-    needs_finalizer(job) && known.any(|known| known.type_ == types::UPLOADED && known.status != "True")
+    let uploaded = condition(Some(status), types::UPLOADED);
+    needs_finalizer(job) && uploaded.is_some_and(|known| known.status != "True")
 }
 
 /// The verdict when the API server refuses what was planned.
@@ -401,16 +391,14 @@ fn failing(message: String) -> Verdict {
 
 /// The event when the store begins to need a change by a user.
 fn stall_note(observed: &Observed, reason: &'static str, message: String) -> Option<Note> {
-    let mut before = observed.job.status.iter().flat_map(|status| &status.conditions);
-    let is_known = before.any(|known| known.type_ == types::STALLED && known.reason == reason);
+    let before = condition(observed.job.status.as_ref(), types::STALLED);
+    let is_known = before.is_some_and(|known| known.reason == reason);
     (!is_known).then_some(Note { severity: Severity::Warning, reason, message })
 }
 
 /// The condition Uploaded is False from then on.
 fn training_ended(observed: &Observed) -> Option<Timestamp> {
-    let status = observed.job.status.as_ref()?;
-    let known = status.conditions.iter().find(|known| known.type_ == types::UPLOADED)?;
-    Some(known.last_transition_time.0)
+    Some(condition(observed.job.status.as_ref(), types::UPLOADED)?.last_transition_time.0)
 }
 
 /// For `FactTimes`, while a Job has ended and its pods may not be seen yet.

@@ -32,7 +32,7 @@ fn a_restart_within_the_window_removes_no_replica() {
         seen.past = plan.past.unwrap();
     }
     seen.answers = vec![queue_at(1.0, 365)];
-    assert!(planned(&seen, at(365)).scale.is_some_and(|write| write.to < 8));
+    assert!(planned(&seen, at(365)).scale.is_some_and(|write| write.to() < 8));
 }
 
 #[test]

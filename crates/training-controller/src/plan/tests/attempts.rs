@@ -16,7 +16,8 @@ use workload::node::LossKind;
 use super::{GANG, LORA, World, because, disruption, ended, message_at, pod, running};
 use crate::{
     agents::Utilization,
-    plan::{refused, rejected},
+    observe::Doubt,
+    plan::{refused::refused_run, rejected},
     progress::Access,
     tests::{REFUSAL_RETRY, at, defaults},
     validate::{Invalid, validate},
@@ -263,7 +264,7 @@ fn a_job_that_failed_and_has_no_pod_was_interrupted() {
 fn where_the_api_server_has_no_newer_pods_nothing_is_waited_for() {
     let mut world = World::training(LORA);
     world.observed.pods.clear();
-    world.observed.pods_are_newest = true;
+    world.observed.confirmed.insert(Doubt::UnseenPods);
     world.job_fails();
     assert_eq!(world.failures(), [(reasons::PREEMPTED, 1)]);
 }
@@ -552,7 +553,7 @@ fn a_job_that_the_api_server_refuses_was_not_begun() {
     let mut world = World::new(LORA);
     let planned = world.plan();
     let refusal = Refusal::Denied("quota".into());
-    let plan = refused(&refusal, planned, &world.observed, &defaults(), at(0));
+    let plan = refused_run(&refusal, planned, &world.observed, &defaults(), at(0));
     assert_eq!((plan.status.attempts, plan.requeue_after), (0, Some(REFUSAL_RETRY)));
     assert!(plan.children.is_empty());
     world.apply(plan);

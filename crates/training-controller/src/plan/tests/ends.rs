@@ -8,7 +8,7 @@ use runtime::refusal::Refusal;
 
 use super::{GANG, LORA, World, because, message_at};
 use crate::{
-    plan::{refused, rejected},
+    plan::{refused::refused_run, rejected},
     tests::{at, defaults},
     validate::Invalid,
 };
@@ -317,8 +317,7 @@ fn a_spec_that_became_invalid_after_the_end_changes_nothing() {
 fn a_refusal_of_a_leftover_is_no_fault() {
     let world = World::new(LORA);
     let refusal = Refusal::Leftover { deleted: None, message: "still there".into() };
-    let plan =
-        super::super::refused(&refusal, world.plan(), &world.observed, &crate::tests::defaults(), at(0));
+    let plan = refused_run(&refusal, world.plan(), &world.observed, &crate::tests::defaults(), at(0));
     assert!(plan.events.is_empty() && plan.status.conditions.iter().all(|known| known.type_ != "Stalled"));
     assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(1));
 }
@@ -332,7 +331,7 @@ fn a_job_that_has_ended_stays_so_when_the_deletion_of_a_child_is_refused() {
     world.apply(plan);
     assert_eq!(world.phase(), Phase::Failed);
     let refusal = Refusal::Denied("a policy protects Jobs".into());
-    let plan = refused(&refusal, world.plan(), &world.observed, &defaults(), at(100));
+    let plan = refused_run(&refusal, world.plan(), &world.observed, &defaults(), at(100));
     world.apply(plan);
     assert_eq!(world.outcome(), (Phase::Failed, reasons::DEADLINE_EXCEEDED));
 }

@@ -8,7 +8,7 @@ use workload::pod::PodView;
 
 use super::{LORA, World, because, disruption, ended, message_at, pod, running};
 use crate::{
-    plan::failure::{
+    plan::attempt::failure::{
         Class::{self, CannotStart, Interruption, OutOfGpuMemory, Permanent, Stop, Transient},
         Failure, failure_reasons, of_pods,
     },

@@ -7,7 +7,7 @@ use workload::node::LossKind;
 
 use super::{GANG, World, because, running};
 use crate::{
-    plan::refused,
+    plan::refused::refused_run,
     tests::{at, defaults},
 };
 
@@ -155,7 +155,7 @@ fn a_job_that_holds_no_gpu_waits_for_one_without_an_end() {
 fn a_gang_that_trains_keeps_its_phase_when_a_child_is_refused() {
     let world = World::training(GANG);
     let refusal = Refusal::Denied("a policy protects Services".into());
-    let plan = refused(&refusal, world.plan(), &world.observed, &defaults(), at(0));
+    let plan = refused_run(&refusal, world.plan(), &world.observed, &defaults(), at(0));
     assert_eq!(plan.status.phase, Some(Phase::Running));
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{World, arguments, message_at};
 use crate::{
-    resume::ResumeSource,
+    observe::ResumeSource,
     tests::{at, job},
 };
 

@@ -13,12 +13,11 @@ use workload::{
 
 use super::{Deletion, World, message_at};
 use crate::{
-    NAME,
-    job_view::{Failed, JobView},
-    names,
-    plan::{Retirement, retire, without_snapshot},
+    NAME, names,
+    objects::job_view::{Failed, JobView},
+    objects::volume_snapshot::{SnapshotError, SnapshotSource, SnapshotStatus, VolumeSnapshot},
+    plan::retention::{Retirement, retire, without_snapshot},
     tests::at,
-    volume_snapshot::{SnapshotError, SnapshotSource, SnapshotStatus, VolumeSnapshot},
 };
 
 /// A job with this retention has succeeded and is being deleted.
@@ -37,7 +36,9 @@ impl World {
     }
 
     fn retires(&mut self, claim: Option<&ClaimView>, snapshot: Option<&VolumeSnapshot>) -> Retirement {
-        let retirement = retire(&self.observed, claim, snapshot, at(self.seconds));
+        self.observed.made_claim = claim.cloned().map(Arc::new);
+        self.observed.snapshot = snapshot.cloned().map(Arc::new);
+        let retirement = retire(&self.observed, at(self.seconds));
         self.observed.facts.retain(|fact, _| retirement.facts.contains(fact));
         for fact in &retirement.facts {
             self.observed.facts.entry(fact.clone()).or_insert(at(self.seconds));

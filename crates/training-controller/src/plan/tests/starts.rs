@@ -435,7 +435,7 @@ fn at_most_sixteen_nodes_are_avoided() {
     assert_eq!((nodes.len(), nodes[0], nodes[15]), (16, "gpu-24", "gpu-39"));
     let status =
         TrainingJobStatus { avoided_nodes: vec![AvoidedNode::default()], ..TrainingJobStatus::default() };
-    assert!(super::super::avoid::avoided(&status, at(0)).is_empty(), "one without a time is none");
+    assert!(crate::plan::attempt::avoid::avoided(&status, at(0)).is_empty(), "one without a time is none");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use workload::{node::LossKind, pod::PodView};
 
 use super::{World, message_at, pod};
 use crate::{
-    job_view::Failed,
-    plan::{refused, rejected},
+    objects::job_view::Failed,
+    plan::{refused::refused_run, rejected},
     tests::{at, defaults},
     validate::Invalid,
 };
@@ -483,7 +483,7 @@ fn an_upload_job_that_is_refused_repeats_no_training() {
     let planned = world.plan();
     assert_eq!(planned.children.len(), 1);
     let refusal = Refusal::Denied("the API server denies Job demo/qwen-upload: quota".into());
-    let plan = refused(&refusal, planned, &world.observed, &defaults(), at(world.seconds));
+    let plan = refused_run(&refusal, planned, &world.observed, &defaults(), at(world.seconds));
     world.apply(plan);
     assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOADING));
     says(&world, "to s3://models/qwen/: the API server denies Job demo/qwen-upload: quota");

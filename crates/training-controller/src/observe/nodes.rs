@@ -1,0 +1,77 @@
+//! The nodes of a job's pods: which are lost, and since when, and what GPUs the others have.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use api::trainingjob::TrainingJob;
+use jiff::Timestamp;
+use runtime::cache::{Cache, Key};
+use workload::{
+    gpu::{self, NodeCapacity},
+    node::{NodeLosses, NodeView},
+    pod::PodView,
+    stranded::Nodes,
+};
+
+use crate::{Context, objects::pod::has_stopped};
+
+/// Records node losses from every change of a node.
+pub(crate) fn track_losses(nodes: &Cache<NodeView>) -> Arc<Mutex<NodeLosses>> {
+    let losses = Arc::new(Mutex::new(NodeLosses::default()));
+    let shared = Arc::clone(&losses);
+    nodes.subscribe(move |change| {
+        if let Some(node) = change.new {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).note(&change.key.name, node);
+        }
+    });
+    losses
+}
+
+/// The lost nodes of these pods.
+pub(super) fn observe(ctx: &Context, pods: &[Arc<PodView>], now: Timestamp) -> Nodes {
+    let Some(known) = &ctx.nodes else { return Nodes::default() };
+    let is_stale = ctx.pods.watch_fails_since().is_some()
+        || ctx.training_jobs.watch_fails_since().is_some()
+        || known.watch_fails_since().is_some();
+    Nodes { is_stale, ..nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now) }
+}
+
+/// Counted only while a pod finds no node: it reads all pods of the cluster.
+pub(super) fn capacities(
+    ctx: &Context,
+    job: &TrainingJob,
+    pods: &[Arc<PodView>],
+) -> Option<Vec<NodeCapacity>> {
+    let known = ctx.nodes.as_ref().filter(|_| pods.iter().any(|pod| pod.is_unschedulable()))?;
+    let resource = ctx.resource_of(job)?;
+    let all = [ctx.pods.all(), ctx.other_pods.all()].concat();
+    Some(gpu::capacities(known.all().into_iter(), all.iter().map(AsRef::as_ref), &resource))
+}
+
+fn nodes_of<'a>(
+    pods: impl Iterator<Item = &'a PodView>,
+    known: &Cache<NodeView>,
+    losses: &Mutex<NodeLosses>,
+    now: Timestamp,
+) -> Nodes {
+    let mut lost = BTreeMap::new();
+    for name in pods.filter(|pod| !has_stopped(pod)).filter_map(|pod| pod.node.as_deref()) {
+        if !lost.contains_key(name) {
+            let node = known.get(&Key::new("", name));
+            let mut losses = losses.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.extend(losses.of(name, node.as_deref(), now).map(|loss| (name.to_owned(), loss)));
+        }
+    }
+    if lost.is_empty() {
+        return Nodes::default();
+    }
+    let all = known.all();
+    Nodes {
+        lost,
+        down: all.iter().filter(|node| node.lost().is_some()).count(),
+        all: all.len(),
+        is_stale: false,
+    }
+}

@@ -1,0 +1,55 @@
+//! What a plan rests on and a watch may not show, because it is late, or because an object lacks the labels that it selects.
+//! Pure: `confirm` asks the API server.
+
+use workload::pod::PodView;
+
+use super::{Child, Run};
+use crate::{
+    objects::training_job::{has_begun, has_ended, has_running_attempt},
+    observe::{Doubt, Observed},
+};
+
+/// Before anything is decided of a job that is not being deleted.
+pub(super) fn of_observed(observed: &Observed) -> Option<Doubt> {
+    let doubts = [
+        missing_attempt(observed).map(Doubt::MissingAttempt),
+        lacks_evidence(observed).then_some(Doubt::UnseenPods),
+    ];
+    doubts.into_iter().flatten().find(|doubt| !observed.confirmed.contains(doubt))
+}
+
+/// Before the next attempt: all pods of the last one must have ended.
+pub(super) fn of_run(observed: &Observed, run: &Run) -> Option<Doubt> {
+    let starts_again =
+        has_begun(&observed.job) && run.children.iter().any(|child| matches!(child, Child::Job(_)));
+    Some(Doubt::RunningPods).filter(|doubt| starts_again && !observed.confirmed.contains(doubt))
+}
+
+/// Of a job that is being deleted: a claim that is not seen would stay.
+pub(super) fn of_deleted(observed: &Observed) -> Option<Doubt> {
+    let is_seen = observed.made_claim.is_some();
+    Some(Doubt::MissingClaim).filter(|doubt| !is_seen && !observed.confirmed.contains(doubt))
+}
+
+/// The number of the last attempt, if the status says that it runs and its Job is not seen. It must not be taken for one that
+/// was deleted.
+fn missing_attempt(observed: &Observed) -> Option<i32> {
+    let runs = has_running_attempt(&observed.job) && !has_ended(&observed.job);
+    let number = observed.job.status.as_ref().filter(|_| runs)?.attempts;
+    (!observed.attempts.contains_key(&number)).then_some(number)
+}
+
+/// Whether the Job of the attempt that runs is over, and no pod that has ended shows how. Without the pod that has failed, a
+/// failure would be taken for an interruption.
+fn lacks_evidence(observed: &Observed) -> bool {
+    let Some(status) = observed.job.status.as_ref().filter(|_| !has_ended(&observed.job)) else {
+        return false;
+    };
+    let Some((number, job)) = observed.attempts.last_key_value() else { return false };
+    let is_over = job.is_finished() && *number > status.ended_attempts;
+    let has_ended = |pod: &PodView| {
+        let mut containers = pod.containers.iter();
+        pod.phase == "Failed" || containers.any(|container| container.state.terminated.is_some())
+    };
+    is_over && !observed.pods_of(job).into_iter().any(has_ended)
+}

@@ -1,0 +1,108 @@
+//! The plan after the API server has refused a write: it reports the refusal, and the next reconcile tries again. Pure.
+
+use std::time::Duration;
+
+use api::{
+    conditions as types, reasons,
+    trainingjob::{Phase, TrainingJobStatus},
+};
+use jiff::Timestamp;
+use runtime::{
+    conditions::{Verdict, merged},
+    refusal::Refusal,
+};
+
+use super::{
+    Plan, Run,
+    defaults::Defaults,
+    noted, nothing, retention,
+    status::{
+        self,
+        conditions::{self, Assessment},
+    },
+    upload,
+};
+use crate::{
+    objects::training_job::{condition, has_ended, has_running_attempt, is_uploading},
+    observe::Observed,
+};
+
+/// A garbage collector deletes a child of a deleted object within this time.
+const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
+
+/// `planned`: what was refused.
+pub(crate) fn refused(
+    refusal: &Refusal,
+    planned: Plan,
+    observed: &Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    match planned {
+        Plan::Run(run) => Plan::Run(Box::new(refused_run(refusal, *run, observed, defaults, now))),
+        // Only the snapshot is refused so.
+        Plan::Retire(_) => Plan::Retire(Box::new(retention::without_snapshot(refusal.message()))),
+        planned @ Plan::SetFinalizer { .. } => planned,
+    }
+}
+
+/// After the refusal of a child or of a deletion.
+pub(super) fn refused_run(
+    refusal: &Refusal,
+    planned: Run,
+    observed: &Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Run {
+    let wait = match refusal {
+        Refusal::Leftover { .. } => LEFTOVER_RETRY,
+        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
+    };
+    let job = &observed.job;
+    if has_ended(job) {
+        return Run { requeue_after: Some(wait), ..nothing(status::observed(observed)) };
+    }
+    let is_uploading = is_uploading(job.status.as_ref());
+    if has_running_attempt(job) || is_uploading {
+        // What runs goes on, and is reported beside the refusal.
+        let mut status = planned.status;
+        if let Some((reason, message)) = conditions::refusal_of(refusal) {
+            let before = job.status.as_ref().map_or(&[][..], |status| &status.conditions);
+            let mut verdicts = Vec::new();
+            if is_uploading {
+                let uploaded = upload::refused(&status, &message);
+                status.message = Some(uploaded.message.clone());
+                verdicts.push(uploaded);
+            }
+            verdicts.push(conditions::stalled(reason, message));
+            status.conditions.retain(|known| verdicts.iter().all(|verdict| verdict.type_ != known.type_));
+            status.conditions.extend(merged(verdicts, before, job.metadata.generation, now));
+        }
+        return Run {
+            follow: planned.follow,
+            facts: planned.facts,
+            requeue_after: Some(wait),
+            ..nothing(status)
+        };
+    }
+    // Nothing of what was planned has happened.
+    let written = status::base(observed);
+    let verdicts = verdicts_of(&planned.status);
+    let assessment =
+        Assessment { phase: Phase::Pending, reason: reasons::NOT_RUNNING, message: String::new(), verdicts };
+    let assessment = conditions::with_refusal(assessment, refusal);
+    Run { requeue_after: Some(wait), ..noted(observed, written, assessment, now) }
+}
+
+/// Conditions of the planned status that do not depend on the children.
+fn verdicts_of(status: &TrainingJobStatus) -> Vec<Verdict> {
+    let kept = [types::ACCEPTED, types::DEPENDENCIES_READY, types::SUSPENDED];
+    let verdict = |type_: &'static str| {
+        let known = condition(Some(status), type_)?;
+        let reason = [reasons::VALID, reasons::ALL_SUCCEEDED, reasons::RESUMED, reasons::SUSPENDED]
+            .into_iter()
+            .find(|reason| *reason == known.reason)?;
+        Some(Verdict { type_, holds: known.status == "True", reason, message: known.message.clone() })
+    };
+    kept.into_iter().filter_map(verdict).collect()
+}

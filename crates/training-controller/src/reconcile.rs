@@ -1,0 +1,121 @@
+//! What `runtime::reconcile` calls for one TrainingJob, and what the API server is asked in doubt.
+
+use std::sync::Arc;
+
+use api::{labels, trainingjob::TrainingJob};
+use jiff::Timestamp;
+use kube::Resource as _;
+use runtime::{
+    apply::ApplyError,
+    cache::Key,
+    reconcile::{Applied, Confirmation, Decision, Reconciler},
+    refusal::Refusal,
+};
+use workload::pod::PodView;
+
+use crate::{
+    Context, NAME,
+    apply::apply,
+    names,
+    objects::pod::has_stopped,
+    observe::{Doubt, Observed, observe},
+    plan::{Plan, labels_of_attempt, plan, refused},
+};
+
+impl Reconciler for Context {
+    type Root = TrainingJob;
+    type Observed = Observed;
+    type Plan = Plan;
+    type Doubt = Doubt;
+
+    const FINALIZER: Option<&'static str> = Some(labels::OUTPUT_FINALIZER);
+
+    /// The garbage collector deletes the children; applying them now would create them again.
+    fn forget(&self, job: &TrainingJob) {
+        self.progress.forget(job.metadata.uid.as_deref().unwrap_or_default());
+    }
+
+    fn observe(&self, job: Arc<TrainingJob>, now: Timestamp) -> Observed {
+        observe(self, job, now)
+    }
+
+    fn plan(&self, observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
+        plan(observed, &self.own_account, &self.defaults, now)
+    }
+
+    async fn confirm(&self, doubt: Doubt, observed: &mut Observed) -> Result<Confirmation, ApplyError> {
+        let is_so = match doubt {
+            Doubt::MissingAttempt(number) => is_attempt_missing(self, &observed.job, number).await?,
+            Doubt::UnseenPods => are_newest_pods_seen(self, observed).await?,
+            Doubt::RunningPods => have_pods_ended(self, observed).await?,
+            Doubt::MissingClaim => {
+                let [namespace, name] = address(&observed.job);
+                self.claims.is_not_listed(&Key::new(namespace, &names::claim(name))).await?
+            }
+        };
+        observed.confirmed.insert(doubt);
+        Ok(Confirmation::of_newest(is_so))
+    }
+
+    async fn apply(&self, job: &TrainingJob, plan: &Plan, now: Timestamp) -> Result<Applied, ApplyError> {
+        apply(self, job, plan, now).await
+    }
+
+    fn refused(&self, refusal: &Refusal, planned: Plan, observed: &Observed, now: Timestamp) -> Plan {
+        refused(refusal, planned, observed, &self.defaults, now)
+    }
+}
+
+/// Namespace and name.
+fn address(job: &TrainingJob) -> [&str; 2] {
+    [&job.metadata.namespace, &job.metadata.name].map(|text| text.as_deref().unwrap_or_default())
+}
+
+/// Whether the API server has no such attempt either: a watch may be late, or not see it without its labels.
+async fn is_attempt_missing(ctx: &Context, job: &TrainingJob, number: i32) -> Result<bool, ApplyError> {
+    let [namespace, name] = address(job);
+    let owner = job.controller_owner_ref(&()).unwrap_or_default();
+    let key = Key::new(namespace, &names::attempt(name, number));
+    match ctx.jobs.find(&key, &owner, &labels_of_attempt(name, number)).await {
+        Ok(is_there) => Ok(!is_there),
+        // One of its name that belongs to another object is not the attempt.
+        Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the watch of pods is up to date. What it does not show is observed from then on.
+async fn are_newest_pods_seen(ctx: &Context, observed: &mut Observed) -> Result<bool, ApplyError> {
+    if !are_pods_seen(ctx, &observed.job).await? {
+        return Ok(false);
+    }
+    let hidden = hidden_pods(ctx, observed).await?;
+    observed.pods.extend(hidden);
+    Ok(true)
+}
+
+/// Whether no pod of the last attempt runs, also of those that the watch does not show.
+async fn have_pods_ended(ctx: &Context, observed: &Observed) -> Result<bool, ApplyError> {
+    if !observed.has_newest_pods() && !are_pods_seen(ctx, &observed.job).await? {
+        return Ok(false);
+    }
+    Ok(hidden_pods(ctx, observed).await?.iter().all(|pod| has_stopped(pod)))
+}
+
+async fn are_pods_seen(ctx: &Context, job: &TrainingJob) -> Result<bool, ApplyError> {
+    let [namespace, name] = address(job);
+    let labels =
+        format!("{}={NAME},{}={},{}={name}", labels::MANAGED_BY, labels::NAME, names::KIND, labels::INSTANCE);
+    ctx.pods.are_newest(namespace, &labels).await
+}
+
+/// Pods of the last attempt whose labels were taken off, so that no watch delivers them. They are known by the label of the Job
+/// controller.
+async fn hidden_pods(ctx: &Context, observed: &Observed) -> Result<Vec<Arc<PodView>>, ApplyError> {
+    let [namespace, name] = address(&observed.job);
+    let last = observed.job.status.as_ref().map_or(0, |status| status.attempts);
+    let of_last = format!("{}={}", labels::JOB_NAME, names::attempt(name, last));
+    let is_known = |pod: &PodView| observed.pods.iter().any(|known| known.uid() == pod.uid());
+    let pods = ctx.pods.read(namespace, &of_last).await?;
+    Ok(pods.into_iter().filter(|pod| !is_known(pod)).map(Arc::new).collect())
+}
