@@ -28,15 +28,24 @@ pub(crate) async fn apply(
     plan: &Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let failed = delete_pods(ctx, inference, &plan.deletions, now).await;
+    let Deleted { any, failed } = delete_pods(ctx, inference, &plan.deletions, now).await;
     let rest = plan.unless_deleted.as_deref().filter(|_| failed.is_some()).unwrap_or(plan);
+    let children_alone = |after: Applied, failure: Result<Applied, ApplyError>| match after {
+        Applied::All { requeue_after: _ } => failure,
+        of_child @ (Applied::Refused(_) | Applied::Failed { .. }) => Ok(of_child),
+    };
     match failed.map(Refusal::of) {
         None => apply_rest(ctx, inference, rest, now).await,
         // The plan for the refusal has the status.
-        Some(Ok(refusal)) => match apply_children(ctx, inference, rest, now).await? {
-            Applied::All { requeue_after: _ } => Ok(Applied::Refused(refusal)),
-            of_child @ (Applied::Refused(_) | Applied::Failed { .. }) => Ok(of_child),
-        },
+        Some(Ok(refusal)) => {
+            let after = apply_children(ctx, inference, rest, now).await?;
+            children_alone(after, Ok(Applied::Refused(refusal)))
+        }
+        // No status of before the deletions may follow one that was accepted: the next plan has both.
+        Some(Err(error)) if any => {
+            let after = apply_children(ctx, inference, rest, now).await?;
+            children_alone(after, Err(error))
+        }
         Some(Err(error)) => match apply_rest(ctx, inference, rest, now).await? {
             Applied::All { requeue_after: _ } => Err(error),
             Applied::Refused(why) => Ok(Applied::Failed { error, why }),
@@ -45,25 +54,34 @@ pub(crate) async fn apply(
     }
 }
 
-/// Deletes pods on lost nodes. All deletions are attempted; the first failure is returned.
+/// What became of the deletions.
+struct Deleted {
+    /// At least one was accepted.
+    any: bool,
+    /// The first failure.
+    failed: Option<ApplyError>,
+}
+
+/// Deletes pods on lost nodes. All deletions are attempted.
 async fn delete_pods(
     ctx: &Context,
     inference: &AIInference,
     deletions: &[PodDeletion],
     now: Timestamp,
-) -> Option<ApplyError> {
-    let mut failed = None;
+) -> Deleted {
+    let mut deleted = Deleted { any: false, failed: None };
     for PodDeletion { pod, migration, note } in deletions {
         match ctx.pods.delete(pod).await {
             Ok(()) => {
+                deleted.any = true;
                 // Recorded before the status write, which may fail with a conflict.
                 ctx.migrations.note(uid(inference), migration.clone());
                 ctx.recorder.publish(inference, note, now).await;
             }
-            Err(error) => failed = failed.or(Some(error)),
+            Err(error) => deleted.failed = deleted.failed.or(Some(error)),
         }
     }
-    failed
+    deleted
 }
 
 async fn apply_rest(
