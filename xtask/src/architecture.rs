@@ -427,10 +427,7 @@ fn only_tests_and_xtask_depend_on_a_released_program() {
 }
 
 /// Crates in which modules still use each other in circles; none is to be added.
-const KNOTTED: &[&str] = &[
-    "crates/runtime",
-    "tests/bench",
-];
+const KNOTTED: &[&str] = &["crates/runtime", "tests/bench"];
 
 #[test]
 fn no_modules_of_one_folder_use_each_other_in_a_circle() {

@@ -243,8 +243,14 @@ pub(crate) fn refused(
     now: Timestamp,
 ) -> Plan {
     match validated(observed, defaults) {
-        // The refused plan has noted no facts, so both plans are made on the same ones.
-        Ok(valid) => Plan { facts: plan.facts, ..reported(refusal, &valid, observed, defaults, now) },
+        Ok(valid) => {
+            let report = reported(refusal, &valid, observed, defaults, now);
+            // The refused plan has noted no facts, so both plans are made on the same ones. A loss is noted by the plan that
+            // reports it: its pod may be gone by now.
+            let others = plan.facts.into_iter().filter(|fact| !is_loss(fact));
+            let facts = others.chain(report.facts.iter().filter(|fact| is_loss(fact)).cloned()).collect();
+            Plan { facts, ..report }
+        }
         // The template with a default of former options is gone meanwhile.
         Err(invalid) => rejected(&invalid, observed, now),
     }
@@ -267,6 +273,7 @@ fn reported(
     let guarding = disruption_budget::of_deployed(observed, now);
     let mut assessment = conditions::of_refused(refusal, valid, observed, &revision, &sizing, now);
     assessment.verdicts.extend(guarding.omitted);
+    let facts = assessment.facts.clone();
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let status = status::of_valid(valid, &revision, &sizing, None, observed, assessment, now);
     let status = status::without_rescale(status, observed.dispatcher.status.as_ref());
@@ -277,7 +284,11 @@ fn reported(
     };
     let soonest = [Some(wait), guarding.requeue_after, observed.token_rate.changes_in];
     let requeue_after = soonest.into_iter().flatten().min();
-    Plan { budget: guarding.budget, ..status_only(status, events, requeue_after) }
+    Plan { budget: guarding.budget, facts, ..status_only(status, events, requeue_after) }
+}
+
+fn is_loss(fact: &str) -> bool {
+    fact.starts_with(conditions::checkpoint_failed::LOST)
 }
 
 /// A leftover child that is not deleted in time counts as an ownership conflict.
