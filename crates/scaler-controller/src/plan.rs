@@ -132,7 +132,15 @@ pub(crate) fn plan(
         Permission::OutdatedTarget => {
             return reconcile::Decision::Plan(unchanged(observed, outdated_retry(period)));
         }
-        Permission::UnconfirmedScaler => return reconcile::Decision::Doubt(Doubt::OutdatedScaler),
+        Permission::UnconfirmedScaler => {
+            return match &observed.attempted {
+                // It is settled before anything is asked: by the time of the answer others may have set the replicas.
+                Attempted::CarriedOut(_) | Attempted::Failed => {
+                    reconcile::Decision::Plan(unchanged(observed, outdated_retry(period)))
+                }
+                Attempted::Nothing | Attempted::Open(_) => reconcile::Decision::Doubt(Doubt::OutdatedScaler),
+            };
+        }
     };
     reconcile::Decision::Plan(decided.plan(valid, observed, writes, period, now))
 }

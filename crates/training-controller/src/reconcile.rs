@@ -49,8 +49,14 @@ impl Reconciler for Context {
             Doubt::UnseenPods => are_newest_pods_seen(self, observed).await?,
             Doubt::RunningPods => have_pods_ended(self, observed).await?,
             Doubt::MissingClaim => {
+                // The list may fail for long, and the log of a deleted job is of no use.
+                self.progress.forget(observed.job.metadata.uid.as_deref().unwrap_or_default());
                 let [namespace, name] = address(&observed.job);
-                self.claims.is_not_listed(&Key::new(namespace, &names::claim(name))).await?
+                let key = Key::new(namespace, &names::claim(name));
+                let is_missing = self.claims.is_not_listed(&key).await?;
+                // A watch may have brought it meanwhile.
+                observed.made_claim = self.claims.get(&key);
+                is_missing
             }
         };
         observed.confirmed.insert(doubt);

@@ -77,6 +77,14 @@ fn only_a_write_of_replicas_needs_the_newest_version_of_the_object() {
 }
 
 #[test]
+fn an_attempt_is_settled_before_the_object_is_asked_for() {
+    let seen = Observed { attempted: Attempted::Failed, is_confirmed: false, ..seen(Sampled::default()) };
+    let Decision::Plan(plan) = decided(&seen, at(1)) else { panic!("nothing is asked yet") };
+    assert!(waits(&plan), "{plan:?}");
+    assert_eq!(plan.attempted, Attempted::Failed);
+}
+
+#[test]
 fn an_attempt_is_known_to_the_next_one_and_to_every_plan() {
     let attempt = planned(&seen(Sampled::default()), at(0)).scale.unwrap().attempt;
     let with = |attempted| Observed { attempted, ..seen(outdated()) };
