@@ -248,7 +248,7 @@ pub const FAILED_UPDATE_SCALE: &str = "FailedUpdateScale";
 /// False: others have set the replicas of the target several times within minutes; none are set until a pause has ended.
 /// True: they have done so again and again within the last hour, and each time the replicas were set back.
 pub const REPLICAS_CONTESTED: &str = "ReplicasContested";
-/// The first value of a metric asks for far more than the maximum, or for a fraction of the replicas; they are added a
+/// The first value of a metric asks for far more than the maximum, or for a fraction of the replicas. Replicas are added a
 /// period later, and removed once the window of scale-downs allows it.
 pub const IMPLAUSIBLE_VALUE: &str = "ImplausibleValue";
 

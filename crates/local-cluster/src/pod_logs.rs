@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A process of its own, under the supervisor. A container named `trainer` has the log of a training, any other one an empty
-//! log. The text and the time of each line follow from the pod alone, so this process may be restarted at any time, and a
+//! log. The text and the time of each line follow from the pod alone. So this process may be restarted at any time, and a
 //! log that is read again has the same lines. While no log is followed it sends no request; connections, memory of each and
 //! the time for heads are bounded. It must not change anything in the cluster.
 

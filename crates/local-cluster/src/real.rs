@@ -8,10 +8,9 @@
 //! ```
 //!
 //! Nothing of this has a name on the machine: no namespace is mounted, no link, address or route is in its own network.
-//! The hub's network lives as long as the hub's process, and everything of a node as long as its init, whose end is the
-//! end of every process in it and of its mounts and links; so a SIGKILL of any part leaves files and empty control
-//! groups, which are removed with the cluster or by the next command. Clusters do not see each other and all use the
-//! same addresses.
+//! The hub's network lives as long as the hub's process. A node lives as long as its init: with it end all processes,
+//! mounts and links of the node. So a SIGKILL of any part leaves files and empty control groups. The next command removes
+//! them, or the end of the cluster. Clusters do not see each other and all use the same addresses.
 
 pub(crate) mod control_groups;
 pub(crate) mod gpus;

@@ -14,8 +14,8 @@ use crate::{
     tools::NodeTools,
 };
 
-/// When every node of a cluster with one or two looks dead, Kubernetes assumes that it is itself cut off and taints
-/// nothing, so a test of a dead node would never end.
+/// If every node of a cluster with one or two looks dead, Kubernetes assumes that it is itself cut off, and taints nothing.
+/// A test of a dead node would never end.
 const MINIMUM_NODES: u32 = 3;
 
 /// A kubelet renews after 80 % of a token's life.

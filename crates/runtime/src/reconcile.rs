@@ -2,7 +2,7 @@
 //! again after a refusal.
 //!
 //! ```text
-//!  deleted, no finalizer of ours ─▶ forget
+//!  deleted, without FINALIZER ─▶ forget
 //!  observe ─▶ plan ─┬─▶ Doubt ─▶ confirm ─┬─▶ it is so: plan again
 //!  caches     pure  │            reads    └─▶ the caches are late: later
 //!                   └─▶ Plan ─▶ apply ─┬─▶ all is written

@@ -179,8 +179,8 @@ pub struct TrainingArgs {
     #[arg(long, default_value_t = 600)]
     pub placement_seconds: u64,
 
-    /// Seconds for which a kubelet may report that a container cannot start, because its image cannot be pulled or a Secret is
-    /// missing, before the attempt ends and its GPUs are given back. A kubelet has then tried to pull an image about five times
+    /// Seconds for which a kubelet may report that a container cannot start, for example without its image. Then the
+    /// attempt ends, and its GPUs are given back. A kubelet has then tried to pull an image about five times
     #[arg(long, default_value_t = 120)]
     pub start_fault_seconds: u64,
 

@@ -50,7 +50,7 @@ pub(super) struct Write {
     /// Method and path.
     pub(super) call: String,
     pub(super) at: Instant,
-    /// The controller was told that it is done.
+    /// The controller got an answer with success.
     pub(super) accepted: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Whether an idle worker without state gives way to one that restores a saved state that no worker has. Pure.
 //!
 //! Only a new worker restores a state. The first new worker of a rollout starts before an old one ends, so it finds no
-//! state, and that of the last old one would wait until the next worker starts.
+//! state. The state of the last old one would wait until the next worker starts.
 //!
 //! The Deployment gets one worker more, and an annotation with the uid of the idle one, in one write. Once all workers are
 //! ready, the idle one gets the lowest deletion cost, and the Deployment its number back. Until then nothing ends: a new

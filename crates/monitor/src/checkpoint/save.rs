@@ -41,8 +41,8 @@ pub(crate) struct Saved {
     pub(crate) restored: Option<String>,
     /// Saved states that no worker has claimed, if this worker has no state and has just looked for them.
     pub(crate) unclaimed: Option<u64>,
-    /// The same of a worker that has a state by now and has started without one, because the storage could not be used:
-    /// how many wait, and when it has looked for them. `None`: none is known.
+    /// Saved states without a claim, and when they were counted. Known only to a worker that started without a state because
+    /// the storage could not be used, and has one by now.
     pub(crate) waiting: Option<(u64, Instant)>,
 }
 
@@ -123,9 +123,8 @@ const LAST_SURVEYS: u32 = 3;
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
 /// Limit for removals before an upload. On a volume, an operation that has begun continues after it.
 const REMOVE_WITHIN: Duration = Duration::from_secs(2);
-/// For so long a worker whose state is saved tries to say that the last checkpoint is its final one, or that it has none, and
-/// one whose state cannot be saved tries again. Its GPU is not kept for longer: a new worker restores the last checkpoint once
-/// the heartbeats are missing.
+/// A worker that ends tries for so long to save its state, and to say which checkpoint is the final one. Its GPU is not kept
+/// for longer: a new worker restores the last checkpoint once the heartbeats are missing.
 const CLOSED_WITHIN: Duration = Duration::from_secs(10);
 /// Of a heartbeat that could not be written.
 const BEAT_AGAIN_AFTER: Duration = Duration::from_secs(2);
