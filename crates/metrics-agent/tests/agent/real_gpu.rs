@@ -8,7 +8,7 @@ use crate::process::{Start, is};
 
 /// Nothing rests on the ABI fake here.
 #[tokio::test]
-#[ignore = "needs a machine with an NVIDIA GPU, its driver and nvidia-smi; never run so far; the other tests use an ABI fake"]
+#[ignore = "needs a machine with an NVIDIA GPU, its driver and nvidia-smi; passed on an H100 on 2026-11-27; the other tests use an ABI fake"]
 async fn real_gpu_is_read_as_nvidia_smi_reads_it() {
     let agent = Start::without_library()
         .library("libnvidia-ml.so.1")
