@@ -219,8 +219,6 @@ fn announced(why: Implausible, decision: &Decision, valid: &ValidScaler) -> Verd
     holds(conditions::ABLE_TO_SCALE, reasons::IMPLAUSIBLE_VALUE, message)
 }
 
-const NONE_REMOVED: &str = "no replicas are removed, because values are missing";
-
 fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision, found: &Found) -> Verdict {
     let verdict = by_metrics(valid, observed, decision, found);
     let Some(foreign) = foreign(found) else { return verdict };
@@ -233,71 +231,60 @@ fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision, found: 
 
 fn by_metrics(valid: &ValidScaler, observed: &Observed, decision: &Decision, found: &Found) -> Verdict {
     let remarks = remarks(observed, decision);
-    let missing = |words: &str| match remarks.missing.join("; ") {
-        text if text.is_empty() => words.to_owned(),
-        text => format!("{words}: {text}"),
-    };
-    let held = |words: &str| match decision.conclusion.raw {
-        // Without a metric only a fallback recommends anything.
-        Some(_) => {
-            let others = (!remarks.missing.is_empty()).then(|| missing(NONE_REMOVED));
-            remarks.fallbacks.iter().chain(&others).map(String::as_str).collect::<Vec<_>>().join("; ")
-        }
-        None => missing(words),
-    };
-    let replicas = decision.record.from;
+    let Record { from: replicas, to, .. } = decision.record;
+    let fails = |reason, message| fails(conditions::SCALING_ACTIVE, reason, message);
     match decision.conclusion.active {
-        Active::ValidMetricFound => {
-            let which = decision.conclusion.winner.unwrap_or_default();
-            let name = valid.policy.metrics.get(which).map_or("", |metric| word(metric.kind));
-            let mut message = format!("replicas are computed from metric {name}");
-            let counter = as_counter(valid, observed, decision);
-            if let Some(counter) = &counter {
-                message = format!("{message}, but {counter}");
-            }
-            if valid.mode == Mode::DryRun {
-                message = format!("{message}; spec.mode is DryRun, so none are set");
-            }
-            let missing = (!remarks.missing.is_empty()).then(|| missing(NONE_REMOVED));
-            for remark in missing.iter().chain(&remarks.fallbacks).chain(&remarks.usable) {
-                message = format!("{message}; {remark}");
-            }
-            let reason =
-                if counter.is_some() { reasons::METRIC_ONLY_GROWS } else { reasons::VALID_METRIC_FOUND };
-            holds(conditions::SCALING_ACTIVE, reason, message)
-        }
+        Active::ValidMetricFound => by_valid_metric(valid, observed, decision, &remarks),
         Active::ScalingDisabled => fails(
-            conditions::SCALING_ACTIVE,
             reasons::SCALING_DISABLED,
             format!("{} has 0 replicas, which stay; set 1 or more to scale again", found.reference),
         ),
-        Active::MetricMissing(Fault::Empty | Fault::NoSettledPods)
-            if replicas == 0 && decision.record.to == 0 =>
-        {
-            fails(conditions::SCALING_ACTIVE, reasons::METRIC_NEEDS_PODS, missing(&needs_pods(found)))
+        Active::MetricMissing(Fault::Empty | Fault::NoSettledPods) if replicas == 0 && to == 0 => {
+            fails(reasons::METRIC_NEEDS_PODS, remarks.with_missing(&needs_pods(found)))
         }
         Active::MetricMissing(_) => fails(
-            conditions::SCALING_ACTIVE,
             reasons::METRIC_MISSING,
-            held(&format!("{replicas} replicas stay without a metric")),
+            remarks.of_held(decision, &format!("{replicas} replicas stay without a metric")),
         ),
         Active::MetricStale => fails(
-            conditions::SCALING_ACTIVE,
             reasons::METRIC_STALE,
-            held(&format!("{replicas} replicas stay, because the metric is too old")),
+            remarks.of_held(decision, &format!("{replicas} replicas stay, because the metric is too old")),
         ),
-        Active::MetricPartial => fails(
-            conditions::SCALING_ACTIVE,
-            reasons::METRIC_PARTIAL,
-            held(&format!("{replicas} replicas stay, because a metric that asks for fewer is incomplete")),
-        ),
+        Active::MetricPartial => {
+            let held =
+                format!("{replicas} replicas stay, because a metric that asks for fewer is incomplete");
+            fails(reasons::METRIC_PARTIAL, remarks.of_held(decision, &held))
+        }
         Active::MetricNotLoadSensitive => fails(
-            conditions::SCALING_ACTIVE,
             reasons::METRIC_NOT_LOAD_SENSITIVE,
             "the metric stayed the same while the load changed; scale by another one, such as queue_depth"
                 .to_owned(),
         ),
     }
+}
+
+/// Which metric decides, and what is remarkable about it and the others.
+fn by_valid_metric(
+    valid: &ValidScaler,
+    observed: &Observed,
+    decision: &Decision,
+    remarks: &Remarks,
+) -> Verdict {
+    let which = decision.conclusion.winner.unwrap_or_default();
+    let name = valid.policy.metrics.get(which).map_or("", |metric| word(metric.kind));
+    let mut message = format!("replicas are computed from metric {name}");
+    let counter = as_counter(valid, observed, decision);
+    if let Some(counter) = &counter {
+        message = format!("{message}, but {counter}");
+    }
+    if valid.mode == Mode::DryRun {
+        message = format!("{message}; spec.mode is DryRun, so none are set");
+    }
+    for remark in remarks.none_removed().iter().chain(&remarks.fallbacks).chain(&remarks.usable) {
+        message = format!("{message}; {remark}");
+    }
+    let reason = if counter.is_some() { reasons::METRIC_ONLY_GROWS } else { reasons::VALID_METRIC_FOUND };
+    holds(conditions::SCALING_ACTIVE, reason, message)
 }
 
 /// A query whose series come from elsewhere looks the same while what exports them is away.
@@ -351,6 +338,34 @@ struct Remarks {
     fallbacks: Vec<String>,
     /// Of values that are used, for example that some pods have none.
     usable: Vec<String>,
+}
+
+impl Remarks {
+    /// These words, and why values are missing.
+    fn with_missing(&self, words: &str) -> String {
+        match self.missing.join("; ") {
+            text if text.is_empty() => words.to_owned(),
+            text => format!("{words}: {text}"),
+        }
+    }
+
+    /// Said as soon as one value is missing.
+    fn none_removed(&self) -> Option<String> {
+        (!self.missing.is_empty())
+            .then(|| self.with_missing("no replicas are removed, because values are missing"))
+    }
+
+    /// `words`: why the replicas stay where no metric is usable.
+    fn of_held(&self, decision: &Decision, words: &str) -> String {
+        match decision.conclusion.raw {
+            // Without a metric only a fallback recommends anything.
+            Some(_) => {
+                let none_removed = self.none_removed();
+                self.fallbacks.iter().chain(&none_removed).map(String::as_str).collect::<Vec<_>>().join("; ")
+            }
+            None => self.with_missing(words),
+        }
+    }
 }
 
 fn remarks(observed: &Observed, decision: &Decision) -> Remarks {
