@@ -7,7 +7,7 @@ use api::aiscaler::AIScaler;
 use jiff::Timestamp;
 use kube::Resource;
 use runtime::{
-    apply::ApplyError,
+    apply::{ApplyError, Written},
     cache::{Cache, Key},
     controller::ReconcileError as _,
     reconcile::Applied,
@@ -35,6 +35,7 @@ pub(crate) async fn apply(
 ) -> Result<Applied, ApplyError> {
     let Plan { scale, status, events, past, attempted, requeue_after } = plan;
     let uid = scaler.metadata.uid.as_deref().unwrap_or_default();
+    let version = scaler.metadata.resource_version.as_deref();
     // Before the next attempt, so that nothing of this one can be lost with it.
     settle(ctx, scaler, attempted, now).await;
     if let Some(write) = scale {
@@ -45,20 +46,24 @@ pub(crate) async fn apply(
     }
     // After the replicas: without their write the rates would count a change that did not happen.
     if let Some(past) = past {
-        ctx.samples.remember(uid, past.clone(), scaler.metadata.resource_version.as_deref());
+        ctx.samples.remember(uid, past.clone(), version);
     }
     // Whatever becomes of the status: the next look has no step to report.
     if let Some(ScaleWrite { attempt, .. }) = scale {
         ctx.recorder.publish(scaler, &attempt.note, now).await;
     }
     if let Some(status) = status {
-        if let Err(error) = ctx.writer.apply_status(&ctx.scalers, scaler, status).await {
-            if error.is_stale() {
-                ctx.samples.doubt(uid);
+        match ctx.writer.apply_status(&ctx.scalers, scaler, status).await {
+            Ok(Written::Changed | Written::Created) => ctx.samples.note_written(uid, version, now),
+            // Nothing was sent, so the API server has confirmed no version.
+            Ok(Written::Unchanged | Written::Contested(_)) => ctx.samples.note_unchanged(uid, now),
+            Err(error) => {
+                if error.is_stale() {
+                    ctx.samples.doubt(uid);
+                }
+                return Err(error);
             }
-            return Err(error);
         }
-        ctx.samples.note_written(uid, now);
     }
     for note in events {
         ctx.recorder.publish(scaler, note, now).await;

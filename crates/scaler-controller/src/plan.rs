@@ -78,6 +78,11 @@ impl ScaleWrite {
     pub(crate) fn to(&self) -> i32 {
         self.attempt.decision.to
     }
+
+    /// Whether it sets the same replicas of the same target.
+    fn is_of(&self, found: &Found, to: i32) -> bool {
+        self.target.scaled.uid == found.scaled.uid && self.to() == to
+    }
 }
 
 /// What an AIScaler does at this time.
@@ -145,9 +150,10 @@ pub(crate) fn plan(
     reconcile::Decision::Plan(decided.plan(valid, observed, writes, period, now))
 }
 
-/// The API server refuses to change the replicas, and no retry helps.
+/// The API server refuses the write of `plan`, and no retry helps.
 pub(crate) fn refused(
     refusal: &Refusal,
+    plan: &Plan,
     valid: &ValidScaler,
     observed: &Observed,
     period: Duration,
@@ -155,7 +161,16 @@ pub(crate) fn refused(
 ) -> Plan {
     match look(valid, observed, period, now) {
         Look::Stays(plan) => *plan,
-        Look::Scale(decided) => decided.plan(valid, observed, Writes::Refused(refusal), period, now),
+        Look::Scale(decided) => {
+            let (found, to) = (decided.found, decided.decision.record.to);
+            match &plan.scale {
+                Some(write) if write.is_of(found, to) => {
+                    decided.plan(valid, observed, Writes::Refused(refusal), period, now)
+                }
+                // The API server has not refused what is wanted now. The next look sends it.
+                Some(_) | None => unchanged(observed, outdated_retry(period)),
+            }
+        }
     }
 }
 

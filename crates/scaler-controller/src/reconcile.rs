@@ -56,10 +56,10 @@ impl Reconciler for Context {
         apply(self, scaler, plan, now).await
     }
 
-    fn refused(&self, refusal: &Refusal, _: Plan, observed: &Observed, now: Timestamp) -> Plan {
+    fn refused(&self, refusal: &Refusal, plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
         match validate(&observed.scaler, &self.configuration.allowed) {
             Err(invalid) => rejected(&invalid, observed, now),
-            Ok(valid) => refused(refusal, &valid, observed, self.configuration.period, now),
+            Ok(valid) => refused(refusal, &plan, &valid, observed, self.configuration.period, now),
         }
     }
 }

@@ -123,8 +123,18 @@ impl Sampled {
         self.is_confirmed && !self.is_doubted
     }
 
-    fn confirmed(&mut self) {
+    /// The API server has no newer version of the object than this one. A past that began with another is out of date.
+    fn confirmed(&mut self, version: Option<&str>) {
+        if self.past_at(version).is_none() {
+            self.past = None;
+        }
         (self.is_confirmed, self.is_doubted) = (true, false);
+    }
+
+    /// The object has the status that was planned.
+    fn has_status(&mut self, now: Timestamp) {
+        self.written = Some(now);
+        self.unwritten = None;
     }
 }
 
@@ -189,14 +199,9 @@ impl Samples {
         }
     }
 
-    /// The API server has no newer version of the object than this one. A past that began with another is out of date.
+    /// The API server says that there is no newer version of the object than this one.
     pub(crate) fn confirm(&self, uid: &str, version: Option<&str>) {
-        let mut all = self.lock();
-        let sampled = all.entry(uid.to_owned()).or_default();
-        if sampled.past_at(version).is_none() {
-            sampled.past = None;
-        }
-        sampled.confirmed();
+        self.lock().entry(uid.to_owned()).or_default().confirmed(version);
     }
 
     /// The API server has refused a write because there is a newer version of the object.
@@ -218,12 +223,17 @@ impl Samples {
         sampled.unwritten = Some(unwritten);
     }
 
-    pub(crate) fn note_written(&self, uid: &str, now: Timestamp) {
+    /// The API server has accepted the status for exactly this version of the object, so there was no newer one.
+    pub(crate) fn note_written(&self, uid: &str, version: Option<&str>, now: Timestamp) {
         let mut all = self.lock();
         let sampled = all.entry(uid.to_owned()).or_default();
-        sampled.written = Some(now);
-        sampled.unwritten = None;
-        sampled.confirmed();
+        sampled.has_status(now);
+        sampled.confirmed(version);
+    }
+
+    /// The known version has this status already. There may be a newer one.
+    pub(crate) fn note_unchanged(&self, uid: &str, now: Timestamp) {
+        self.lock().entry(uid.to_owned()).or_default().has_status(now);
     }
 
     /// Replicas were written, and the status that says so is about to be.
@@ -285,8 +295,19 @@ mod tests {
         let status = AIScalerStatus { decisions: vec![Decision::default()], ..AIScalerStatus::default() };
         samples.note_carried_out("a", &status);
         assert_eq!(samples.of("a").unwritten.unwrap().decisions, status.decisions);
-        samples.note_written("a", Timestamp::UNIX_EPOCH);
+        samples.note_written("a", Some("1"), Timestamp::UNIX_EPOCH);
         assert_eq!(samples.of("a").unwritten, None);
+    }
+
+    #[test]
+    fn a_past_that_began_with_another_version_ends_when_a_status_is_written() {
+        let samples = Samples::default();
+        samples.remember("a", Past::default(), Some("1"));
+        samples.note_written("a", Some("2"), Timestamp::UNIX_EPOCH);
+        assert_eq!(samples.of("a").past_at(Some("2")), None);
+        samples.remember("b", Past::default(), Some("1"));
+        samples.note_written("b", Some("1"), Timestamp::UNIX_EPOCH);
+        assert!(samples.of("b").past_at(Some("2")).is_some(), "it began with the version that was confirmed");
     }
 
     #[test]

@@ -428,11 +428,28 @@ fn a_refused_write_is_no_decision() {
     let seen = observed(&scaler(""), found(2), queue(20.0));
     let valid = validate(&seen.scaler, &ALLOWED).unwrap();
     let refusal = Refusal::Denied("the API server denies Scale demo/chat: quota".into());
-    let plan = refused(&refusal, &valid, &seen, PERIOD, at(0));
+    let plan = refused(&refusal, &planned(&seen, at(0)), &valid, &seen, PERIOD, at(0));
     assert!(plan.scale.is_none());
     let status = plan.status.unwrap();
     assert_eq!(condition(&status, "AbleToScale").1, "FailedUpdateScale");
     assert!(status.decisions.is_empty() && status.last_scale_time.is_none());
+}
+
+#[test]
+fn a_refusal_is_not_that_of_a_newer_decision() {
+    let seen = observed(&scaler(""), found(2), queue(20.0));
+    let valid = validate(&seen.scaler, &ALLOWED).unwrap();
+    let refusal = Refusal::Denied("quota".into());
+    let of_others = Found { scaled: Scaled { uid: "e".into(), ..found(2).scaled }, ..found(2) };
+    for (newer, to) in [
+        (observed(&scaler(""), found(2), queue(15.0)), 3),
+        (observed(&scaler(""), of_others, queue(20.0)), 4),
+    ] {
+        assert_eq!(planned(&newer, at(0)).scale.unwrap().to(), to);
+        let plan = refused(&refusal, &planned(&seen, at(0)), &valid, &newer, PERIOD, at(0));
+        assert!(plan.scale.is_none() && plan.status.is_none() && plan.past.is_none(), "{plan:?}");
+        assert_eq!(plan.requeue_after, Some(Duration::from_secs(2)), "it is sent soon");
+    }
 }
 
 #[test]

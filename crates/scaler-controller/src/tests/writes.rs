@@ -3,7 +3,7 @@
 use runtime::scale::Scaled;
 
 use super::*;
-use crate::target::other_kinds::ScaleRead;
+use crate::{apply::apply, history::attempt::Attempted, plan::Plan, target::other_kinds::ScaleRead};
 
 /// The notes of the events with the reason SuccessfulRescale.
 fn rescales(api: &ScriptedApi) -> Vec<String> {
@@ -241,4 +241,28 @@ async fn an_aiscaler_that_the_api_server_calls_outdated_is_read_before_the_next_
     api.clear_records();
     reconcile(&ctx, seen, later(30)).await.unwrap();
     assert_eq!((replicas(&api), api.verbs()), (json!(2), vec!["Get aiscalers".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_status_that_is_not_sent_ends_no_doubt_about_the_version() {
+    let api = ScriptedApi::start().await;
+    let ctx = context(&api, &[]);
+    let scaler = stored_scaler(&api, &ctx, json!({"deploymentName": "chat"}));
+    // There is no such Deployment, and the status says so.
+    reconcile(&ctx, scaler, now()).await.unwrap();
+    let seen = current(&ctx);
+    assert!(observe(&ctx, &seen, now()).is_confirmed, "the API server has accepted a status of that version");
+    ctx.samples.doubt(seen.metadata.uid.as_deref().unwrap());
+    let same = Plan {
+        attempted: Attempted::Nothing,
+        scale: None,
+        past: None,
+        status: seen.status.clone(),
+        events: Vec::new(),
+        requeue_after: None,
+    };
+    api.clear_records();
+    apply(&ctx, &seen, &same, later(15)).await.unwrap();
+    assert!(api.verbs().is_empty(), "{:?}", api.verbs());
+    assert!(!observe(&ctx, &seen, later(15)).is_confirmed);
 }
