@@ -30,27 +30,32 @@ pub(crate) async fn apply(
 ) -> Result<Applied, ApplyError> {
     let Deleted { any, failed } = delete_pods(ctx, inference, &plan.deletions, now).await;
     let rest = plan.unless_deleted.as_deref().filter(|_| failed.is_some()).unwrap_or(plan);
-    let children_alone = |after: Applied, failure: Result<Applied, ApplyError>| match after {
-        Applied::All { requeue_after: _ } => failure,
-        of_child @ (Applied::Refused(_) | Applied::Failed { .. }) => Ok(of_child),
-    };
     match failed.map(Refusal::of) {
         None => apply_rest(ctx, inference, rest, now).await,
         // The plan for the refusal has the status.
         Some(Ok(refusal)) => {
-            let after = apply_children(ctx, inference, rest, now).await?;
-            children_alone(after, Ok(Applied::Refused(refusal)))
+            let Children { refusal: of_child, contest } = apply_children(ctx, inference, rest, now).await?;
+            Ok(refused(of_child.unwrap_or(refusal), contest))
         }
         // No status of before the deletions may follow one that was accepted: the next plan has both.
-        Some(Err(error)) if any => {
-            let after = apply_children(ctx, inference, rest, now).await?;
-            children_alone(after, Err(error))
-        }
+        Some(Err(error)) if any => match apply_children(ctx, inference, rest, now).await?.refusal {
+            None => Err(error),
+            Some(why) => Ok(Applied::Failed { error, why }),
+        },
         Some(Err(error)) => match apply_rest(ctx, inference, rest, now).await? {
             Applied::All { requeue_after: _ } => Err(error),
-            Applied::Refused(why) => Ok(Applied::Failed { error, why }),
+            Applied::Refused(why) | Applied::RefusedAfterContest { refusal: why, wait: _ } => {
+                Ok(Applied::Failed { error, why })
+            }
             failed @ Applied::Failed { .. } => Ok(failed),
         },
+    }
+}
+
+fn refused(refusal: Refusal, contest: Option<Duration>) -> Applied {
+    match contest {
+        None => Applied::Refused(refusal),
+        Some(wait) => Applied::RefusedAfterContest { refusal, wait },
     }
 }
 
@@ -91,20 +96,27 @@ async fn apply_rest(
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     // Children before the status: after a failure the status is not written, so it never reports what did not happen.
-    let mut requeue_after = match apply_children(ctx, inference, plan, now).await? {
-        Applied::All { requeue_after } => requeue_after,
-        refused @ (Applied::Refused(_) | Applied::Failed { .. }) => return Ok(refused),
-    };
+    let Children { refusal, contest } = apply_children(ctx, inference, plan, now).await?;
+    if let Some(refusal) = refusal {
+        return Ok(refused(refusal, contest));
+    }
     ctx.writer.apply_status(&ctx.inferences, inference, &plan.status).await?;
     // After the status, which has the same content.
     for note in &plan.events {
         ctx.recorder.publish(inference, note, now).await;
     }
     // Last, because a request to a kubelet may be slow.
-    if read_logs(ctx, inference, plan).await {
-        requeue_after = Some(Duration::ZERO);
-    }
-    Ok(Applied::All { requeue_after })
+    let read = read_logs(ctx, inference, plan).await.then_some(Duration::ZERO);
+    Ok(Applied::All { requeue_after: [plan.requeue_after, contest, read].into_iter().flatten().min() })
+}
+
+/// What became of the children.
+#[derive(Default)]
+struct Children {
+    /// The children after this one were skipped.
+    refusal: Option<Refusal>,
+    /// The shortest wait until a contested write is repeated.
+    contest: Option<Duration>,
 }
 
 /// The children, and the deletions of budgets.
@@ -113,15 +125,15 @@ async fn apply_children(
     inference: &AIInference,
     plan: &Plan,
     now: Timestamp,
-) -> Result<Applied, ApplyError> {
-    let mut requeue_after = plan.requeue_after;
+) -> Result<Children, ApplyError> {
+    let mut done = Children::default();
     if let Some(facts) = &plan.facts {
         ctx.fact_times.note(uid(inference), facts, now);
     }
     for child in &plan.children {
         match apply_child(ctx, child).await {
             Ok(Written::Contested(contest)) => {
-                requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
+                done.contest = done.contest.into_iter().chain([contest.wait]).min();
                 if contest.is_new {
                     // At once: a later step may fail, and the contest is new only this time.
                     let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
@@ -130,15 +142,15 @@ async fn apply_children(
                 }
             }
             Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
-            Err(error) => return Refusal::of(error).map(Applied::Refused),
+            Err(error) => return Ok(Children { refusal: Some(Refusal::of(error)?), ..done }),
         }
     }
     for budget in &plan.budget_deletions {
         if let Err(error) = ctx.budgets.delete_child(budget).await {
-            return Refusal::of(error).map(Applied::Refused);
+            return Ok(Children { refusal: Some(Refusal::of(error)?), ..done });
         }
     }
-    Ok(Applied::All { requeue_after })
+    Ok(done)
 }
 
 async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, ApplyError> {
@@ -176,3 +188,6 @@ async fn read_logs(ctx: &Context, inference: &AIInference, plan: &Plan) -> bool 
 fn uid(inference: &AIInference) -> &str {
     inference.metadata.uid.as_deref().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

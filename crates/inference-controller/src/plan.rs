@@ -82,31 +82,39 @@ const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 
 /// The plan for an object, or what it has to know first.
 pub(crate) fn decide(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
-    let spec = accepted(observed, defaults);
-    if needs_newest(&spec, observed) {
-        return Decision::Doubt(Doubt::Object);
-    }
     let due = nodes::due(observed, now);
-    let allowance = match &observed.allowance {
-        Some(allowance) => allowance.clone(),
-        None if due.is_empty() => Allowance::default(),
-        None => {
-            return Decision::Doubt(Doubt::Pace { due: due.into_iter().map(str::to_owned).collect(), now });
-        }
-    };
+    // Until the pace is asked, as if it allowed all.
+    let allowance = observed.allowance.clone().unwrap_or_else(|| allowed(&due));
     // The spec has no part in it: neither an invalid one nor a refused child delays these deletions.
     let deletions = nodes::pod_deletions(observed, &allowance, now);
-    let planned = plan_of(&spec, observed, &allowance, defaults, now);
+    let spec = accepted(observed, defaults);
     if deletions.is_empty() {
-        return Decision::Plan(planned);
+        return match needs_newest(&spec, observed) {
+            true => Decision::Doubt(Doubt::Object),
+            false => Decision::Plan(plan_of(&spec, observed, &allowance, defaults, now)),
+        };
     }
     let left = observed.without(deletions.iter().map(PodDeletion::record));
-    let spec = accepted(&left, defaults);
-    if needs_newest(&spec, &left) {
-        return Decision::Doubt(Doubt::Object);
+    let spec_for_left = accepted(&left, defaults);
+    if observed.allowance.is_none() {
+        // Before the pace: what it grants is used up even if a late watch then keeps the pods from being deleted.
+        return Decision::Doubt(match needs_newest(&spec_for_left, &left) {
+            true => Doubt::Object,
+            false => Doubt::Pace { due: due.into_iter().map(str::to_owned).collect(), now },
+        });
     }
-    let unless_deleted = Some(Box::new(planned));
-    Decision::Plan(Plan { deletions, unless_deleted, ..plan_of(&spec, &left, &allowance, defaults, now) })
+    // With the grants, no doubt delays the deletions. What would need an answer is left to the next plan.
+    let confirmed = |spec: &Result<ValidInference, Invalid>, seen: &Observed| match needs_newest(spec, seen) {
+        true => unchanged(observed, &allowance),
+        false => plan_of(spec, seen, &allowance, defaults, now),
+    };
+    let unless_deleted = Some(Box::new(confirmed(&spec, observed)));
+    Decision::Plan(Plan { deletions, unless_deleted, ..confirmed(&spec_for_left, &left) })
+}
+
+/// The allowance of all these pods.
+fn allowed(due: &[&str]) -> Allowance {
+    Allowance { pods: due.iter().map(|&uid| uid.to_owned()).collect(), requeue_after: None }
 }
 
 /// The plan on what is there after `before` was refused: reports that, and retries later.
@@ -257,6 +265,12 @@ fn decided<'a>(
     let rollout = rollout::rollout(valid, &revision, observed, now);
     let migration = nodes::migration_state(valid, &revision, observed, now);
     Decided { revision, migration, rollout }
+}
+
+/// A plan that writes nothing, and is made again at once.
+fn unchanged(observed: &Observed, allowance: &Allowance) -> Plan {
+    let status = observed.inference.status.clone().unwrap_or_default();
+    status_only(status, Vec::new(), Some(Duration::ZERO), allowance)
 }
 
 /// A plan that writes only status and events.

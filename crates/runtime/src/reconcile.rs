@@ -103,6 +103,11 @@ pub enum Applied {
     },
     /// The API server refuses something, and no retry helps. What follows it was skipped.
     Refused(Refusal),
+    /// As `Refused`, and a write that another manager has taken back is to be repeated after `wait`.
+    RefusedAfterContest {
+        refusal: Refusal,
+        wait: Duration,
+    },
     /// It has failed again, with an answer that the user should see; it is tried again.
     Failed {
         error: ApplyError,
@@ -123,10 +128,11 @@ where
         Settled::Plan(plan) => plan,
         Settled::Later(wait) => return Ok(Next::After(wait)),
     };
-    let (refusal, error) = match it.apply(&root, &plan, now).await? {
+    let (refusal, error, contest) = match it.apply(&root, &plan, now).await? {
         Applied::All { requeue_after } => return Ok(next(requeue_after)),
-        Applied::Refused(refusal) => (refusal, None),
-        Applied::Failed { error, why } => (why, Some(error)),
+        Applied::Refused(refusal) => (refusal, None, None),
+        Applied::RefusedAfterContest { refusal, wait } => (refusal, None, Some(wait)),
+        Applied::Failed { error, why } => (why, Some(error), None),
     };
     // What was written before the refusal is in the caches.
     let observed = it.observe(Arc::clone(&root), now);
@@ -134,9 +140,11 @@ where
     let applied = it.apply(&root, &plan, now).await?;
     match (error, applied) {
         (Some(error), _) => Err(error),
-        (None, Applied::All { requeue_after }) => Ok(next(requeue_after)),
+        (None, Applied::All { requeue_after }) => Ok(next(requeue_after.into_iter().chain(contest).min())),
         // A change of the object or of what has refused it wakes it.
-        (None, Applied::Refused(_) | Applied::Failed { .. }) => Ok(Next::Done),
+        (None, Applied::Refused(_) | Applied::RefusedAfterContest { .. } | Applied::Failed { .. }) => {
+            Ok(next(contest))
+        }
     }
 }
 
@@ -320,6 +328,18 @@ mod tests {
     async fn a_refusal_of_the_report_ends_it() {
         let it = Scripted::new(0, vec![Applied::Refused(denied()), Applied::Refused(denied())]);
         assert_eq!(run(&it, ObjectMeta::default()).await.unwrap(), Next::Done);
+    }
+
+    #[tokio::test]
+    async fn a_contested_write_is_repeated_in_time_also_after_a_refusal() {
+        for (report, wait) in [(all(30), 5), (all(2), 2), (Applied::Refused(denied()), 5)] {
+            let contested = Applied::RefusedAfterContest { refusal: denied(), wait: Duration::from_secs(5) };
+            let it = Scripted::new(0, vec![contested, report]);
+            assert_eq!(
+                run(&it, ObjectMeta::default()).await.unwrap(),
+                Next::After(Duration::from_secs(wait))
+            );
+        }
     }
 
     #[tokio::test]

@@ -136,3 +136,78 @@ fn a_revision_whose_last_pod_is_deleted_is_gone() {
     assert_eq!(left.crashes.keys().collect::<Vec<_>>(), ["c"]);
     assert_eq!(left.unrecorded.iter().map(|migration| &*migration.pod).collect::<Vec<_>>(), ["b"]);
 }
+
+/// The Deployment's record was edited. Its pods belong to older revisions; the template of one of them is in the status.
+fn edit_record(scene: &mut Scene, reported: &[&str], other: &[&str]) {
+    scene.observe(|observed| {
+        let deployment = observed.deployment.as_mut().unwrap();
+        let template = deployment.pinned_template.take().unwrap();
+        let resolved = deployment.resolved.clone().unwrap();
+        let with_image = |image: &str| Arc::<str>::from(template.replace("vllm/vllm-openai", image));
+        let older = |template: Arc<str>, pods: &[&str]| {
+            let rendered = TemplateRecord { resolved: resolved.clone(), template, token_account: None };
+            let revision = ReplicaSetView { rendered: Some(Box::new(rendered)), ..ReplicaSetView::default() };
+            let pods = pods.iter().map(|parts| Arc::new(crate::tests::pod(parts))).collect();
+            OlderRevision { revision: Arc::new(revision), pods }
+        };
+        observed.older = vec![older(with_image("other/vllm"), other), older(template.clone(), reported)];
+        observed.older.retain(|older| !older.pods.is_empty());
+        observed.deployed = Some(Vec::new());
+        deployment.pinned_template = Some(with_image("edited/vllm"));
+    });
+}
+
+fn due_in(doubt: Doubt) -> Option<Vec<String>> {
+    match doubt {
+        Doubt::Object => None,
+        Doubt::Pace { due, now: _ } => Some(due),
+    }
+}
+
+#[test]
+fn what_only_the_due_pods_restore_delays_no_deletion() {
+    let mut scene = scene(30);
+    edit_record(&mut scene, &["{name: b, ready: true, node: gpu-1}"], &[]);
+    assert_eq!(decided(&scene).map(drop).map_err(due_in), Err(Some(vec!["b".to_owned()])));
+    allow(&mut scene, &["b"], None);
+    let plan = decided(&scene).unwrap();
+    assert_eq!((deleted(&plan), plan.children.len()), (vec!["b"], 4));
+    let kept = plan.unless_deleted.unwrap();
+    assert!(
+        kept.children.is_empty() && kept.events.is_empty(),
+        "it would restore for what may be out of date"
+    );
+    assert_eq!(Some(&kept.status), scene.observed().inference.status.as_ref());
+
+    scene.observe(|observed| observed.is_newest = true);
+    assert_eq!(decided(&scene).unwrap().unless_deleted.unwrap().children.len(), 4);
+    scene.observe(|observed| observed.is_newest = false);
+    allow(&mut scene, &[], None);
+    assert_eq!(decided(&scene).unwrap_err(), Doubt::Object, "nothing is deleted, so b restores");
+}
+
+#[test]
+fn the_pace_is_asked_last() {
+    let mut scene = scene(30);
+    // As long as b exists, its revision has the most ready pods.
+    edit_record(&mut scene, &["{name: a, node: gpu-0}"], &["{name: b, ready: true, node: gpu-1}"]);
+    assert_eq!(decided(&scene).unwrap_err(), Doubt::Object);
+    scene.observe(|observed| observed.is_newest = true);
+    assert_eq!(decided(&scene).map(drop).map_err(due_in), Err(Some(vec!["b".to_owned()])));
+    allow(&mut scene, &["b"], None);
+    let plan = decided(&scene).unwrap();
+    assert_eq!((deleted(&plan), plan.children.len()), (vec!["b"], 4));
+}
+
+#[test]
+fn a_pace_that_allows_one_pod_of_two_is_used_and_the_rest_is_planned_at_once() {
+    let mut scene = scene(30);
+    edit_record(&mut scene, &["{name: a, node: gpu-1}"], &["{name: b, ready: true, node: gpu-1}"]);
+    let both = Err(Some(vec!["b".to_owned(), "a".to_owned()]));
+    assert_eq!(decided(&scene).map(drop).map_err(due_in), both);
+    allow(&mut scene, &["b"], Some(Duration::from_secs(10)));
+    let plan = decided(&scene).unwrap();
+    assert_eq!((deleted(&plan), plan.children.len()), (vec!["b"], 0));
+    assert_eq!(Some(&plan.status), scene.observed().inference.status.as_ref());
+    assert_eq!(plan.requeue_after, Some(Duration::ZERO), "what is left has to be asked for");
+}
