@@ -7,7 +7,7 @@ use std::{
 
 use api::trainingjob::TrainingJob;
 use jiff::Timestamp;
-use runtime::cache::Key;
+use runtime::{cache::Key, reconcile::Confirmation};
 use workload::{claim::ClaimView, event::VolumeFailure, gpu::NodeCapacity, pod::PodView, stranded::Nodes};
 
 use crate::{
@@ -79,6 +79,8 @@ pub(crate) struct Observed {
     pub(crate) snapshot: Option<Arc<VolumeSnapshot>>,
     /// What the API server was asked.
     pub(crate) confirmed: BTreeSet<Doubt>,
+    /// While it is being deleted: the API server has an attempt or a pod that the caches do not show, or show otherwise.
+    pub(crate) has_unseen: bool,
 }
 
 /// What a plan rests on and the caches may not show.
@@ -109,6 +111,18 @@ impl Observed {
     /// Whether the API server was asked, and has no newer pods.
     pub(crate) fn has_newest_pods(&self) -> bool {
         self.confirmed.contains(&Doubt::UnseenPods)
+    }
+
+    /// Notes what the API server says of a doubt. A deletion that waits for a watch has a plan of its own: its time is limited,
+    /// and a watch may never show an object whose labels were taken off.
+    pub(crate) fn answered(&mut self, doubt: Doubt, is_so: bool) -> Confirmation {
+        self.confirmed.insert(doubt);
+        let has_plan = match doubt {
+            Doubt::MissingAttempt(_) | Doubt::RunningPods => is_being_deleted(&self.job),
+            Doubt::UnseenPods | Doubt::MissingClaim => false,
+        };
+        self.has_unseen |= has_plan && !is_so;
+        Confirmation::of_newest(is_so || has_plan)
     }
 }
 
@@ -171,6 +185,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         made_claim,
         snapshot,
         confirmed: BTreeSet::new(),
+        has_unseen: false,
     }
 }
 

@@ -148,10 +148,7 @@ pub(crate) fn plan(
     now: Timestamp,
 ) -> Decision<Plan, Doubt> {
     if is_being_deleted(&observed.job) {
-        return match doubts::of_deleted(observed) {
-            Some(doubt) => Decision::Doubt(doubt),
-            None => Decision::Plan(Plan::Retire(Box::new(retire(observed, now)))),
-        };
+        return retired(observed, now);
     }
     if let Some(doubt) = doubts::of_observed(observed) {
         return Decision::Doubt(doubt);
@@ -164,6 +161,18 @@ pub(crate) fn plan(
     match doubts::of_run(observed, &run) {
         Some(doubt) => Decision::Doubt(doubt),
         None => Decision::Plan(after_the_finalizer(run, &observed.job)),
+    }
+}
+
+/// The plan for a job that is being deleted.
+fn retired(observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
+    if let Some(doubt) = doubts::of_deleted(observed) {
+        return Decision::Doubt(doubt);
+    }
+    let retirement = retire(observed, now);
+    match doubts::of_retirement(observed, &retirement) {
+        Some(doubt) => Decision::Doubt(doubt),
+        None => Decision::Plan(Plan::Retire(Box::new(retirement))),
     }
 }
 

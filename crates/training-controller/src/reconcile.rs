@@ -17,7 +17,7 @@ use crate::{
     Context, NAME,
     apply::apply,
     names,
-    objects::pod::has_stopped,
+    objects::{pod::has_stopped, training_job::is_being_deleted},
     observe::{Doubt, Observed, observe},
     plan::{Plan, labels_of_attempt, plan, refused},
 };
@@ -59,8 +59,7 @@ impl Reconciler for Context {
                 is_missing
             }
         };
-        observed.confirmed.insert(doubt);
-        Ok(Confirmation::of_newest(is_so))
+        Ok(observed.answered(doubt, is_so))
     }
 
     async fn apply(&self, job: &TrainingJob, plan: &Plan, now: Timestamp) -> Result<Applied, ApplyError> {
@@ -82,10 +81,17 @@ async fn is_attempt_missing(ctx: &Context, job: &TrainingJob, number: i32) -> Re
     let [namespace, name] = address(job);
     let owner = job.controller_owner_ref(&()).unwrap_or_default();
     let key = Key::new(namespace, &names::attempt(name, number));
-    match ctx.jobs.find(&key, &owner, &labels_of_attempt(name, number)).await {
+    is_missing(job, ctx.jobs.find(&key, &owner, &labels_of_attempt(name, number)).await)
+}
+
+/// `found`: what the API server says of the Job of the attempt.
+fn is_missing(job: &TrainingJob, found: Result<bool, ApplyError>) -> Result<bool, ApplyError> {
+    match found {
         Ok(is_there) => Ok(!is_there),
         // One of its name that belongs to another object is not the attempt.
         Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => Ok(true),
+        // It is there, and may not get its labels back. A deletion does not wait for that without end.
+        Err(error) if is_being_deleted(job) => Refusal::of(error).map(|_| false),
         Err(error) => Err(error),
     }
 }
@@ -124,4 +130,31 @@ async fn hidden_pods(ctx: &Context, observed: &Observed) -> Result<Vec<Arc<PodVi
     let is_known = |pod: &PodView| observed.pods.iter().any(|known| known.uid() == pod.uid());
     let pods = ctx.pods.read(namespace, &of_last).await?;
     Ok(pods.into_iter().filter(|pod| !is_known(pod)).map(Arc::new).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use kube::core::Status;
+
+    use super::*;
+    use crate::tests::{at, job};
+
+    /// The labels of the Job may not be put back.
+    fn refused(code: u16, message: &str) -> Result<bool, ApplyError> {
+        let status = Status { code, message: message.to_owned(), ..Status::default() };
+        let (key, source) = (Key::new("demo", "qwen-1"), Box::new(kube::Error::Api(status.boxed())));
+        Err(ApplyError::Call { step: "put back the labels of", kind: "Job", key, source })
+    }
+
+    #[test]
+    fn a_deletion_does_not_wait_without_end_for_labels_that_are_refused() {
+        let denied = || refused(403, "admission webhook \"labels.example.com\" denied the request: no");
+        let mut job = job("qwen", "{model: m, dataset: d, method: lora}");
+        assert!(is_missing(&job, denied()).is_err(), "an attempt that runs is not taken for a deleted one");
+        job.metadata.deletion_timestamp = Some(Time(at(0)));
+        assert!(matches!(is_missing(&job, denied()), Ok(false)));
+        assert!(is_missing(&job, refused(503, "away")).is_err(), "it is asked again");
+        assert!(matches!(is_missing(&job, Ok(false)), Ok(true)));
+    }
 }

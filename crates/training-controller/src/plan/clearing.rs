@@ -21,8 +21,13 @@ impl Scene<'_> {
     /// The deletion of a Job deletes its pods with the grace period of their spec. A kubelet that has begun to end a container
     /// does not shorten its grace period any more (kubernetes/kubernetes#113712), so pods come before their Job.
     pub(super) fn what_is_left(&self, pods: &[&PodView]) -> Vec<Deletion> {
-        let mut deletions = self.lost_pods(pods);
-        deletions.extend(self.failed_pods(pods));
+        let stranded = self.stranded(pods);
+        let due = stranded.due();
+        // No kubelet reports the end of these.
+        let is_lost = |pod: &&PodView| pod.metadata.deletion_timestamp.is_some() && due.contains(&pod.uid());
+        let (lost, others): (Vec<&PodView>, Vec<&PodView>) = pods.iter().copied().partition(is_lost);
+        let mut deletions: Vec<Deletion> = lost.into_iter().map(Deletion::now).collect();
+        deletions.extend(self.failed_pods(&others));
         deletions.extend(self.unfinished_jobs());
         deletions
     }
@@ -37,15 +42,6 @@ impl Scene<'_> {
         let jobs = self.observed.attempts.values();
         let ended = jobs.filter(|job| job.is_active() && !ends_itself(job.name()));
         ended.map(|job| Deletion::job(job)).collect()
-    }
-
-    /// Pods that are being deleted and whose nodes are lost: no kubelet reports their end.
-    fn lost_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
-        let stranded = self.stranded(pods);
-        let due = stranded.due();
-        let lost =
-            pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some() && due.contains(&pod.uid()));
-        lost.map(|pod| Deletion::now(pod)).collect()
     }
 
     /// Pods of an attempt that has failed: without all ranks, or in a trainer that hangs, there is nothing more to save, and

@@ -3,7 +3,7 @@
 
 use workload::pod::PodView;
 
-use super::{Child, Run};
+use super::{Child, Retirement, Run};
 use crate::{
     objects::training_job::{has_begun, has_ended, has_running_attempt},
     observe::{Doubt, Observed},
@@ -25,10 +25,19 @@ pub(super) fn of_run(observed: &Observed, run: &Run) -> Option<Doubt> {
     Some(Doubt::RunningPods).filter(|doubt| starts_again && !observed.confirmed.contains(doubt))
 }
 
-/// Of a job that is being deleted: a claim that is not seen would stay.
+/// Of a job that is being deleted: a claim that is not seen would stay, and an attempt that is not seen may still write into it.
 pub(super) fn of_deleted(observed: &Observed) -> Option<Doubt> {
-    let is_seen = observed.made_claim.is_some();
-    Some(Doubt::MissingClaim).filter(|doubt| !is_seen && !observed.confirmed.contains(doubt))
+    let doubt = match &observed.made_claim {
+        None => Some(Doubt::MissingClaim),
+        Some(_) => missing_attempt(observed).map(Doubt::MissingAttempt),
+    };
+    doubt.filter(|doubt| !observed.confirmed.contains(doubt))
+}
+
+/// Before the output is saved or deleted: all pods that write it must have ended.
+pub(super) fn of_retirement(observed: &Observed, retirement: &Retirement) -> Option<Doubt> {
+    let takes_output = retirement.snapshot.is_some() || retirement.claim.is_some();
+    Some(Doubt::RunningPods).filter(|doubt| takes_output && !observed.confirmed.contains(doubt))
 }
 
 /// The number of the last attempt, if the status says that it runs and its Job is not seen. It must not be taken for one that

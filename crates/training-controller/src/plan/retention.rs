@@ -12,7 +12,10 @@ use api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use runtime::events::{Note, Severity};
+use runtime::{
+    events::{Note, Severity},
+    reconcile::LATE_WATCH_RETRY,
+};
 use serde::Serialize;
 use workload::{
     claim::ClaimView,
@@ -62,6 +65,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug)]
 enum Awaited {
     Pods,
+    /// What the API server has and the caches do not show.
+    Unseen,
     Upload,
     Dependents,
     Snapshot,
@@ -86,9 +91,7 @@ pub(super) fn retire(observed: &Observed, now: Timestamp) -> Retirement {
 }
 
 fn retirement(observed: &Observed, now: Timestamp) -> Retirement {
-    let (claim, snapshot) = (observed.made_claim.as_deref(), observed.snapshot.as_deref());
-    let job = &observed.job;
-    let output = job.spec.output.clone().unwrap_or_default();
+    let (job, claim) = (&observed.job, observed.made_claim.as_deref());
     let Some(claim) = claim.filter(|_| needs_finalizer(job)) else { return released(None) };
     let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
     if let Some(why) = doubt(claim, job) {
@@ -96,6 +99,25 @@ fn retirement(observed: &Observed, now: Timestamp) -> Retirement {
             "PersistentVolumeClaim {claim_name} stays, because {why}; delete it by hand if its data is not needed"
         ))));
     }
+    if observed.has_unseen {
+        return unseen(observed, claim_name, now);
+    }
+    of_own_claim(observed, claim, now)
+}
+
+/// What is not seen may still write into the claim, so nothing is decided. No change wakes the object, because a watch shows
+/// nothing without its labels.
+fn unseen(observed: &Observed, claim: &str, now: Timestamp) -> Retirement {
+    let waits = waits(observed, claim, Awaited::Unseen, Duration::ZERO, now);
+    let requeue_after = waits.requeue_after.map(|left| left.min(LATE_WATCH_RETRY));
+    Retirement { requeue_after, ..waits }
+}
+
+/// The claim was made for this job. First everything that writes into it ends.
+fn of_own_claim(observed: &Observed, claim: &ClaimView, now: Timestamp) -> Retirement {
+    let job = &observed.job;
+    let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
+    let retention = job.spec.output.as_ref().map(|output| output.retention).unwrap_or_default();
     let waits = |awaited, more| waits(observed, claim_name, awaited, more, now);
     let owed = owed(observed);
     let upload = match &owed {
@@ -116,7 +138,7 @@ fn retirement(observed: &Observed, now: Timestamp) -> Retirement {
         .filter(|job| upload.is_none_or(|upload| job.metadata.uid != upload.metadata.uid))
         .map(|job| Deletion::job(job))
         .collect();
-    if let (Retention::Delete, Some(Owed::Failed(why))) = (output.retention, &owed) {
+    if let (Retention::Delete, Some(Owed::Failed(why))) = (retention, &owed) {
         // Before anything ends: the pods have the proof of the result.
         return released(Some(not_uploaded(job, claim_name, why)));
     }
@@ -127,13 +149,22 @@ fn retirement(observed: &Observed, now: Timestamp) -> Retirement {
         let requeue_after = waits.requeue_after.into_iter().chain(wait).min();
         return Retirement { deletions, requeue_after, ..waits };
     }
-    if matches!((output.retention, &owed), (Retention::Delete, Some(Owed::UnderWay(_)))) {
+    if matches!((retention, &owed), (Retention::Delete, Some(Owed::UnderWay(_)))) {
         return waits(Awaited::Upload, Duration::ZERO);
     }
     if observed.dependents > 0 {
         return waits(Awaited::Dependents, Duration::ZERO);
     }
-    match (output.retention, snapshot) {
+    of_unused_claim(observed, claim, now)
+}
+
+/// Nothing writes into the claim, and no other job reads it.
+fn of_unused_claim(observed: &Observed, claim: &ClaimView, now: Timestamp) -> Retirement {
+    let job = &observed.job;
+    let output = job.spec.output.clone().unwrap_or_default();
+    let claim_name = claim.metadata.name.as_deref().unwrap_or_default();
+    let waits = || waits(observed, claim_name, Awaited::Snapshot, Duration::ZERO, now);
+    match (output.retention, observed.snapshot.as_deref()) {
         (Retention::Retain, _) => released(None),
         (Retention::Delete, _) => deleting(claim),
         (Retention::Snapshot, Some(snapshot)) if !is_of(snapshot, claim_name, job) => {
@@ -144,10 +175,10 @@ fn retirement(observed: &Observed, now: Timestamp) -> Retirement {
             ))))
         }
         (Retention::Snapshot, Some(snapshot)) if snapshot.is_ready() => deleting(claim),
-        (Retention::Snapshot, Some(_)) => waits(Awaited::Snapshot, Duration::ZERO),
+        (Retention::Snapshot, Some(_)) => waits(),
         (Retention::Snapshot, None) => {
             let snapshot = new_snapshot(job, claim_name, output.snapshot_class_name);
-            Retirement { snapshot: Some(Box::new(snapshot)), ..waits(Awaited::Snapshot, Duration::ZERO) }
+            Retirement { snapshot: Some(Box::new(snapshot)), ..waits() }
         }
     }
 }
@@ -226,6 +257,7 @@ fn waits(observed: &Observed, claim: &str, awaited: Awaited, more: Duration, now
     let Some(left) = remaining(limit, since, now) else {
         let why = match awaited {
             Awaited::Pods => "its pods have not ended".to_owned(),
+            Awaited::Unseen => "a Job or pod of it that has lost its labels has not ended".to_owned(),
             Awaited::Upload => {
                 let message = "its upload has not ended";
                 return released(Some(not_uploaded(&observed.job, claim, message)));
@@ -244,6 +276,7 @@ fn waits(observed: &Observed, claim: &str, awaited: Awaited, more: Duration, now
     };
     let what = match awaited {
         Awaited::Pods => "its pods".to_owned(),
+        Awaited::Unseen => "a Job or pod of it that is not seen".to_owned(),
         Awaited::Upload => "the upload of its result".to_owned(),
         Awaited::Dependents => format!("{count} TrainingJobs that read its result or wait for it"),
         Awaited::Snapshot => "the snapshot of its output".to_owned(),

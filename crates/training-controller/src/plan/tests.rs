@@ -557,6 +557,7 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
         made_claim: None,
         snapshot: None,
         confirmed: BTreeSet::new(),
+        has_unseen: false,
     }
 }
 

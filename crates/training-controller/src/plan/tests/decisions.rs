@@ -4,11 +4,18 @@ use std::sync::Arc;
 
 use api::labels;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::{reconcile::Decision, refusal::Refusal};
+use runtime::{
+    reconcile::{Confirmation, Decision},
+    refusal::Refusal,
+};
 use workload::node::LossKind;
 
-use super::{GANG, LORA, World, because};
+use super::{
+    GANG, LORA, World, because,
+    retention::{claim, deleted},
+};
 use crate::{
+    NAME,
     observe::{Doubt, Observed},
     plan::{Plan, Retirement, plan, refused},
     tests::{at, defaults},
@@ -41,7 +48,20 @@ impl World {
     /// The API server has nothing newer.
     fn confirms(&mut self, doubt: Doubt) {
         assert_eq!(self.doubts(), Some(doubt));
-        self.observed.confirmed.insert(doubt);
+        assert_eq!(self.observed.answered(doubt, true), Confirmation::Confirmed);
+    }
+
+    /// The claim that the controller has made for it is seen.
+    fn with_its_claim(mut self) -> Self {
+        self.observed.made_claim = Some(Arc::new(claim(NAME)));
+        self
+    }
+
+    fn retirement(&self) -> Retirement {
+        match self.decided() {
+            Plan::Retire(retirement) => *retirement,
+            other @ (Plan::Run(_) | Plan::SetFinalizer { .. }) => panic!("{other:?}"),
+        }
     }
 }
 
@@ -92,20 +112,62 @@ fn the_claim_of_a_deleted_job_is_missed_only_if_the_api_server_has_none() {
     let mut world = World::new(DELETE);
     world.job().metadata.deletion_timestamp = Some(Time(at(0)));
     world.confirms(Doubt::MissingClaim);
-    let Plan::Retire(retirement) = world.decided() else { panic!("a retirement") };
-    assert!(retirement.releases);
+    assert!(world.retirement().releases);
+}
+
+#[test]
+fn an_output_is_saved_or_deleted_when_the_api_server_knows_no_pod_that_runs() {
+    let mut saved = deleted("Snapshot").with_its_claim();
+    saved.confirms(Doubt::RunningPods);
+    assert!(saved.retirement().snapshot.is_some());
+    let mut lost = deleted("Delete").with_its_claim();
+    lost.confirms(Doubt::RunningPods);
+    assert!(lost.retirement().claim.is_some());
+    assert_eq!(deleted("Retain").with_its_claim().doubts(), None, "nothing becomes of it");
+    let mut waits = deleted("Snapshot").with_its_claim();
+    waits.observed.dependents = 1;
+    assert_eq!(waits.doubts(), None, "its time is not there");
+}
+
+/// After a change of the leader neither its Job nor its pods are seen.
+#[test]
+fn an_attempt_that_is_not_seen_may_write_into_the_output_of_a_deleted_job() {
+    let spec = "{model: m, dataset: d, method: lora, output: {retention: Snapshot}}";
+    let mut world = World::training(spec).with_its_claim();
+    world.job().metadata.deletion_timestamp = Some(Time(at(0)));
+    assert_eq!(world.doubts(), None, "it is seen");
+    world.observed.attempts.clear();
+    world.observed.pods.clear();
+    world.confirms(Doubt::MissingAttempt(1));
+    world.confirms(Doubt::RunningPods);
+    assert!(world.retirement().snapshot.is_some());
+}
+
+#[test]
+fn a_deletion_waits_for_what_is_not_seen_by_a_plan_whose_time_is_limited() {
+    for doubt in [Doubt::MissingAttempt(1), Doubt::RunningPods] {
+        let mut world = deleted("Snapshot").with_its_claim();
+        assert_eq!(world.observed.answered(doubt, false), Confirmation::Confirmed);
+        let waits = world.retirement();
+        assert!(waits.snapshot.is_none() && !waits.releases && !waits.facts.is_empty());
+        let mut runs = World::training(LORA);
+        assert_eq!(runs.observed.answered(doubt, false), Confirmation::TooOld);
+    }
+    let mut world = World::new(DELETE);
+    world.job().metadata.deletion_timestamp = Some(Time(at(0)));
+    assert_eq!(world.observed.answered(Doubt::MissingClaim, false), Confirmation::TooOld);
 }
 
 #[test]
 fn a_snapshot_that_the_cluster_cannot_make_lets_the_job_go() {
-    let mut world = World::new(DELETE);
-    world.job().metadata.deletion_timestamp = Some(Time(at(0)));
-    world.observed.confirmed.insert(Doubt::MissingClaim);
+    let mut world = deleted("Snapshot").with_its_claim();
+    world.confirms(Doubt::RunningPods);
+    assert!(world.retirement().snapshot.is_some_and(|snapshot| snapshot.status.is_none()));
     let refusal = Refusal::Denied("the namespace is being deleted".into());
     let plan = refused(&refusal, world.decided(), &world.observed, &defaults(), at(0));
     let Plan::Retire(retirement) = plan else { panic!("{plan:?}") };
-    let Retirement { releases, claim, event, .. } = *retirement;
-    assert!(releases && claim.is_none());
+    let Retirement { releases, snapshot, claim, event, .. } = *retirement;
+    assert!(releases && snapshot.is_none() && claim.is_none());
     assert!(event.unwrap().message.contains("because the namespace is being deleted"));
 }
 

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A job with this retention has succeeded and is being deleted.
-fn deleted(retention: &str) -> World {
+pub(super) fn deleted(retention: &str) -> World {
     let spec = format!("{{model: m, dataset: d, method: lora, output: {{retention: {retention}}}}}");
     let mut world = World::training(&spec);
     world.succeeds(&message_at(Some(100)));
@@ -35,7 +35,11 @@ impl World {
         self.job().metadata.deletion_timestamp = Some(Time(now));
     }
 
-    fn retires(&mut self, claim: Option<&ClaimView>, snapshot: Option<&VolumeSnapshot>) -> Retirement {
+    pub(super) fn retires(
+        &mut self,
+        claim: Option<&ClaimView>,
+        snapshot: Option<&VolumeSnapshot>,
+    ) -> Retirement {
         self.observed.made_claim = claim.cloned().map(Arc::new);
         self.observed.snapshot = snapshot.cloned().map(Arc::new);
         let retirement = retire(&self.observed, at(self.seconds));
@@ -48,7 +52,7 @@ impl World {
 }
 
 /// The claim that the controller has made, or one of another owner.
-fn claim(made_by: &str) -> ClaimView {
+pub(super) fn claim(made_by: &str) -> ClaimView {
     let labels = json!({labels::MANAGED_BY: made_by, labels::NAME: names::KIND, labels::INSTANCE: "qwen"});
     let annotations = json!({labels::MADE_FOR: "uid-of-qwen"});
     let metadata = json!({"name": "qwen-output", "uid": "c", "labels": labels, "annotations": annotations});
@@ -93,6 +97,39 @@ fn the_claim_stays_until_its_snapshot_can_be_used() {
     let waits = world.retires(Some(&own), Some(&snapshot(SnapshotStatus::default())));
     assert_eq!((waits.snapshot.is_none(), outcome(&waits)), (true, (false, false)));
     assert_eq!(outcome(&world.retires(Some(&own), Some(&snapshot(ready())))), (true, true));
+}
+
+/// The status says what is waited for, so it is neither written nor reported again.
+#[test]
+fn a_wait_is_written_and_reported_once() {
+    let (mut world, own) = (deleted("Snapshot"), claim(NAME));
+    let known = snapshot(SnapshotStatus::default());
+    let waits = world.retires(Some(&own), Some(&known));
+    assert_eq!(waits.event.map(|note| note.reason), Some(reasons::WAITING));
+    world.job().status = waits.status.map(|status| *status);
+    world.seconds += 5;
+    let again = world.retires(Some(&own), Some(&known));
+    assert_eq!((again.status, again.event), (None, None));
+    assert_eq!((again.facts, again.requeue_after), (waits.facts, Some(Duration::from_secs(595))));
+}
+
+/// Its labels were taken off, or a watch is late.
+#[test]
+fn what_is_not_seen_is_waited_for_and_keeps_the_claim_in_the_end() {
+    for retention in ["Delete", "Snapshot"] {
+        let (mut world, own) = (deleted(retention), claim(NAME));
+        world.observed.has_unseen = true;
+        let waits = world.retires(Some(&own), Some(&snapshot(ready())));
+        assert_eq!((outcome(&waits), waits.snapshot.is_none()), ((false, false), true));
+        assert_eq!(waits.requeue_after, Some(Duration::from_secs(1)), "no watch says when it ends");
+        world.seconds += 600;
+        let ends = world.retires(Some(&own), Some(&snapshot(ready())));
+        assert_eq!(outcome(&ends), (false, true));
+        assert!(ends.event.unwrap().message.contains("has lost its labels"));
+    }
+    let mut world = deleted("Retain");
+    world.observed.has_unseen = true;
+    assert_eq!(outcome(&world.retires(Some(&claim(NAME)), None)), (false, true), "nothing rests on it");
 }
 
 #[test]
