@@ -18,6 +18,7 @@ use runtime::{
     refusal::Refusal,
 };
 use tracing::warn;
+use workload::facts::FactTimes;
 
 use crate::{
     Context, NAME,
@@ -36,6 +37,7 @@ pub(crate) async fn apply(
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     let uid = dispatcher.metadata.uid.as_deref().unwrap_or_default();
+    let noting = Noting::begun(&ctx.fact_times, uid, plan, now);
     let (written, unmarked) = match mark_all(ctx, &plan.marks).await {
         Ok(unmarked) => (write_deployment(ctx, plan).await, unmarked),
         Err(error) => (Err(error), Unmarked::default()),
@@ -50,10 +52,13 @@ pub(crate) async fn apply(
     let written = match written.map_err(Refusal::of) {
         Ok(written) => Ok(written),
         // The plan that reports it is made on the same facts as this one, and notes them.
-        Err(Ok(refusal)) => return Ok(Applied::Refused(refusal)),
+        Err(Ok(refusal)) => {
+            noting.left_to_the_report();
+            return Ok(Applied::Refused(refusal));
+        }
         Err(Err(error)) => Err(error),
     };
-    ctx.fact_times.note(uid, &facts, now);
+    noting.ended(facts);
     let written = written?;
     let has_changed = matches!(written, Some(Written::Created | Written::Changed));
     let mut outcome = if has_changed { plan.if_changed() } else { plan.if_unchanged() };
@@ -71,6 +76,39 @@ pub(crate) async fn apply(
         ctx.recorder.publish(dispatcher, note, now).await;
     }
     Ok(Applied::All { requeue_after: outcome.requeue_after })
+}
+
+/// Notes the facts of a plan when it is dropped. So they are noted also if a deadline ends the writes, of which some may have
+/// been carried out.
+struct Noting<'a> {
+    times: &'a FactTimes,
+    uid: &'a str,
+    facts: Option<Vec<String>>,
+    now: Timestamp,
+}
+
+impl<'a> Noting<'a> {
+    fn begun(times: &'a FactTimes, uid: &'a str, plan: &Plan, now: Timestamp) -> Self {
+        Self { times, uid, facts: Some(plan.facts_if_cancelled(&times.of(uid))), now }
+    }
+
+    /// The writes have ended, and these facts are true.
+    fn ended(mut self, facts: Vec<String>) {
+        self.facts = Some(facts);
+    }
+
+    /// Another plan notes the facts.
+    fn left_to_the_report(mut self) {
+        self.facts = None;
+    }
+}
+
+impl Drop for Noting<'_> {
+    fn drop(&mut self) {
+        if let Some(facts) = &self.facts {
+            self.times.note(self.uid, facts, self.now);
+        }
+    }
 }
 
 async fn write_budget(
@@ -202,6 +240,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::tests::{Scene, at, load};
 
     #[test]
     fn annotations_for_node_autoscalers_that_are_refused_leave_the_deletion_cost() {
@@ -234,5 +273,50 @@ mod tests {
         for written in [None, Some(Written::Changed), Some(Written::Created), Some(Written::Unchanged)] {
             assert!(is_settled(&Ok(written)));
         }
+    }
+
+    /// A plan with facts, of which one is a loss and one is that of a time limit.
+    fn plan() -> Plan {
+        let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+        scene.loads(vec![load(0, 1), load(0, 0)]);
+        scene.edit_spec(|spec| spec.replicas = 1);
+        let plan = scene.plan();
+        assert!(!plan.facts.is_empty() && !plan.facts_if_settled.is_empty());
+        Plan {
+            facts: [plan.facts.clone(), vec!["lost coder-7 2026-01-01T12:00:00Z".to_owned()]].concat(),
+            ..plan
+        }
+    }
+
+    fn sorted(mut facts: Vec<String>) -> Vec<String> {
+        facts.sort();
+        facts
+    }
+
+    /// Such as that no further worker is started for a state, once one was ended for it.
+    #[tokio::test]
+    async fn a_deadline_that_ends_the_writes_loses_no_fact() {
+        let (times, plan) = (FactTimes::default(), plan());
+        let writes = async {
+            let noting = Noting::begun(&times, "uid", &plan, at(0));
+            std::future::pending::<()>().await;
+            noting.ended(Vec::new());
+        };
+        assert!(tokio::time::timeout(Duration::from_millis(1), writes).await.is_err());
+        let noted = |times: &FactTimes| times.of("uid").into_keys().collect::<Vec<_>>();
+        let without_loss = &plan.facts[..plan.facts.len() - 1];
+        assert_eq!(noted(&times), sorted(without_loss.to_vec()), "the loss is not reported yet");
+        times.note("uid", &plan.settled_facts(), at(1));
+        drop(Noting::begun(&times, "uid", &plan, at(2)));
+        assert_eq!(noted(&times), sorted(plan.settled_facts()), "what was known goes on");
+    }
+
+    #[test]
+    fn the_facts_of_a_refused_plan_are_left_to_its_report() {
+        let (times, plan) = (FactTimes::default(), plan());
+        Noting::begun(&times, "uid", &plan, at(0)).left_to_the_report();
+        assert!(times.of("uid").is_empty());
+        Noting::begun(&times, "uid", &plan, at(0)).ended(vec!["settled".to_owned()]);
+        assert_eq!(times.of("uid").into_keys().collect::<Vec<_>>(), ["settled"]);
     }
 }

@@ -90,11 +90,10 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     let loads: BTreeMap<String, WorkerLoad> =
         live().map(|pod| (pod.uid().to_owned(), ctx.load_of(&uid, pod, now))).collect();
     let load = PoolLoad::of(loads.iter().map(|(uid, load)| (&**uid, load)));
-    let pool = ctx.pools.record(&uid, Observation { at: now, load });
     // Without a present count of any worker there is no rate.
     let readings = loads.iter().filter(|(_, load)| load.counts_tokens);
     let readings = readings.filter_map(|(uid, load)| Some((&**uid, load.tokens?)));
-    let token_rate = ctx.pools.rate(&uid, readings, now);
+    let (pool, token_rate) = ctx.pools.record(&uid, Observation { at: now, load }, readings);
     let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
     Observed {
         tokens: counted_tokens(ctx, &dispatcher, &revisions, now),

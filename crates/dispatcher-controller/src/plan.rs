@@ -2,7 +2,7 @@
 //!
 //! Each child and each policy has its own file.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use api::aidispatcher::AIDispatcherStatus;
 use jiff::Timestamp;
@@ -80,6 +80,13 @@ impl Plan {
     /// The facts that are true now if the Deployment is as planned.
     pub(crate) fn settled_facts(&self) -> Vec<String> {
         [&*self.facts, &*self.facts_if_settled].concat()
+    }
+
+    /// The facts that are true if a deadline ends the writes. A new loss is not reported then, and a time limit begins when
+    /// the Deployment is as planned.
+    pub(crate) fn facts_if_cancelled(&self, known: &BTreeMap<String, Timestamp>) -> Vec<String> {
+        let goes_on = self.settled_facts().into_iter().filter(|fact| known.contains_key(fact));
+        goes_on.chain(self.facts.iter().filter(|fact| !is_loss(fact)).cloned()).collect()
     }
 }
 

@@ -76,29 +76,28 @@ impl Pools {
         self.lock().get(uid)?.last
     }
 
-    /// Records the observation of a reconcile, and returns what is known.
-    pub(crate) fn record(&self, uid: &str, observation: Observation) -> Pool {
+    /// Records the observation of a reconcile, and returns what is known, with the tokens of the last minute. `readings`: the
+    /// present ones, by uid of the pod.
+    pub(crate) fn record<'r>(
+        &self,
+        uid: &str,
+        observation: Observation,
+        readings: impl Iterator<Item = (&'r str, u64)>,
+    ) -> (Pool, TokenRate) {
         let mut pools = self.lock();
         let pool = pools.entry(uid.to_owned()).or_default();
         let first = pool.first_observed.get_or_insert(observation.at);
         // If the clock was set back, the first observation must not lie in the future.
         *first = (*first).min(observation.at);
-        pool.last = Some(observation);
-        pool.clone()
-    }
-
-    /// The tokens of the last minute, with the present readings by uid of the pod.
-    pub(crate) fn rate<'r>(
-        &self,
-        uid: &str,
-        readings: impl Iterator<Item = (&'r str, u64)>,
-        now: Timestamp,
-    ) -> TokenRate {
-        let mut pools = self.lock();
-        let pool = pools.entry(uid.to_owned()).or_default();
-        pool.read(readings);
-        let rate = pool.rate(pool.used, now);
-        if pool.readings.is_empty() { TokenRate::default() } else { rate }
+        // After a refusal a reconcile observes again. Its time is that of the first observation, so the next one records what is
+        // newer.
+        if pool.last.is_none_or(|last| last.at != observation.at) {
+            pool.last = Some(observation);
+            pool.read(readings);
+        }
+        let rate = pool.rate(pool.used, observation.at);
+        let rate = if pool.readings.is_empty() { TokenRate::default() } else { rate };
+        (pool.clone(), rate)
     }
 
     /// Of a pool that was deleted meanwhile nothing is kept.
@@ -217,19 +216,18 @@ mod tests {
         assert_eq!(rate(&[("a", 600_100), ("b", 900_000)], 60), Some(100));
     }
 
-    /// After a refusal a reconcile observes twice.
+    /// After a refusal a reconcile observes twice. What is used meanwhile is not of the minute before.
     #[test]
     fn a_second_observation_at_the_same_time_changes_nothing() {
         let pools = Pools::default();
         let observe = |tokens: u64, seconds: i64| {
             let observation =
                 Observation { at: at(seconds), load: PoolLoad { tokens, ..PoolLoad::default() } };
-            let pool = pools.record("coder", observation);
-            let rate = pools.rate("coder", [("a", tokens)].into_iter(), at(seconds));
+            let (pool, rate) = pools.record("coder", observation, [("a", tokens)].into_iter());
             (pool.first_observed, pool.last, rate)
         };
         for (tokens, seconds) in [(1_000, 0), (1_300, 30), (1_300, 60)] {
-            assert_eq!(observe(tokens, seconds), observe(tokens, seconds), "{seconds}");
+            assert_eq!(observe(tokens, seconds), observe(tokens + 600, seconds), "{seconds}");
         }
         assert_eq!(observe(1_300, 60).2, measured(300));
         assert_eq!(pools.lock()["coder"].totals.len(), 3);
