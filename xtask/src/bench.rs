@@ -12,9 +12,9 @@ use crate::{
 const MEMORY: &str = "/dev/shm";
 
 pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
-    // The meter shares the machine with what it measures, so it is a release build itself.
-    succeed(&mut cargo(["build", "--release", "--locked", "--package", "bench"]))?;
-    let mut bench = Command::new(target_folder()?.join("release/bench"));
+    // The meter shares the machine with what it measures, so it is optimized itself.
+    succeed(&mut cargo(["build", "--profile", "meter", "--locked", "--package", "bench"]))?;
+    let mut bench = Command::new(target_folder()?.join("meter/bench"));
     without_cargos_variables(&mut bench);
     if let Some(program) = measured_program(&args.args) {
         bench.env("BENCH_PROGRAM", images::build_released(program)?);

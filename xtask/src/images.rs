@@ -145,13 +145,12 @@ pub(crate) fn build_dev() -> anyhow::Result<Folder> {
     build_into(&default_folder(Build::Dev)?, Build::Dev, &[Platform::of_this_machine()?], true)
 }
 
-/// Builds what the images of a release hold, and says where this program of it is.
+/// Builds this program as the images of a release hold it, and says where it is.
 pub(crate) fn build_released(name: &str) -> anyhow::Result<PathBuf> {
-    // All of them: a feature that one program enables in a shared crate is enabled in the others as well.
-    let programs = controllers::released();
-    let built = programs::build(Build::Release, Platform::of_this_machine()?, &programs)?;
-    let found = programs.iter().zip(built).find(|(program, _)| program.name == name).map(|(_, built)| built);
-    found.map(|built| built.path).with_context(|| format!("{name} is not released"))
+    let program = controllers::released().into_iter().find(|program| program.name == name);
+    let program = program.with_context(|| format!("{name} is not released"))?;
+    let built = programs::build(Build::Release, Platform::of_this_machine()?, &[program])?;
+    built.into_iter().next().map(|built| built.path).context("nothing was built")
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -188,15 +187,21 @@ fn default_folder(build: Build) -> anyhow::Result<PathBuf> {
 }
 
 fn build_into(path: &Path, build: Build, platforms: &[Platform], with_tests: bool) -> anyhow::Result<Folder> {
-    let mut wanted = vec![(Purpose::Released, controllers::released())];
-    if with_tests {
-        wanted.push((Purpose::Tests, OF_TESTS.to_vec()));
-    }
+    let of = |purpose, programs: &[Program]| -> Vec<Image> {
+        programs.iter().map(|&program| Image { program, purpose }).collect()
+    };
+    let (released, of_tests) = (of(Purpose::Released, &controllers::released()), of(Purpose::Tests, &OF_TESTS));
+    let groups = match (build, with_tests) {
+        (_, false) => vec![released],
+        (Build::Dev, true) => vec![released.into_iter().chain(of_tests).collect()],
+        // Apart: features that the tests enable must not change what is released.
+        (Build::Release, true) => vec![released, of_tests],
+    };
     let mut images: Vec<(Image, Vec<(Platform, Built)>)> = Vec::new();
-    // Built apart: features that the tests enable must not change what is released.
-    for (purpose, programs) in wanted {
-        images.extend(programs.iter().map(|&program| (Image { program, purpose }, Vec::new())));
-        let first = images.len() - programs.len();
+    for group in groups {
+        let programs: Vec<Program> = group.iter().map(|image| image.program).collect();
+        let first = images.len();
+        images.extend(group.into_iter().map(|image| (image, Vec::new())));
         for &platform in platforms {
             let built = programs::build(build, platform, &programs)?;
             for ((_, binaries), built) in images[first..].iter_mut().zip(built) {

@@ -82,17 +82,23 @@ pub(crate) fn without_cargos_variables(command: &mut Command) {
 
 /// Builds the programs that run beside this one: the supervisor of a cluster, and every controller.
 pub(crate) fn build_programs() -> anyhow::Result<()> {
-    let mut build = cargo(["build", "--locked", "--package", "local-cluster"]);
+    succeed(cargo(["build", "--locked"]).args(programs()))
+}
+
+/// Of the cargo command that builds them. With this program among them their dependencies have the features that its own
+/// have, and are not built again.
+fn programs() -> Vec<&'static str> {
+    let mut build = vec!["--package", "xtask", "--package", "local-cluster"];
     for fake in ["fake-kubelet", "fake-monitors", "fake-nvml", "fake-prometheus"] {
-        build.args(["--package", fake]);
+        build.extend(["--package", fake]);
     }
     for controller in api::controllers::CONTROLLERS {
-        build.args(["--package", controller.name]);
+        build.extend(["--package", controller.name]);
     }
     for program in api::controllers::NODE_PROGRAMS {
-        build.args(["--package", program.name]);
+        build.extend(["--package", program.name]);
     }
-    succeed(&mut build)
+    build
 }
 
 pub(crate) fn workspace() -> &'static Path {
@@ -135,4 +141,35 @@ pub(crate) fn printed(command: &mut Command) -> anyhow::Result<String> {
 
 pub(crate) fn sysroot() -> anyhow::Result<PathBuf> {
     Ok(printed(Command::new("rustc").current_dir(workspace()).args(["--print", "sysroot"]))?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Each package that a selection builds, with its features.
+    fn built(selection: &[&str], edges: &str) -> BTreeSet<String> {
+        let mut tree = cargo(["tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--edges", edges]);
+        let printed = printed(tree.args(selection)).unwrap();
+        printed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    }
+
+    /// Otherwise cargo builds hundreds of packages up to four times.
+    #[test]
+    fn every_selection_has_the_features_of_the_whole_workspace() {
+        let all = built(&["--workspace"], "normal,build,dev");
+        assert!(all.len() > 300, "{all:?}");
+        let selections = [
+            ("cargo xtask", built(&["--package", "xtask"], "normal,build")),
+            ("programs", built(&programs(), "normal,build")),
+            ("cargo test -p tests", built(&["--package", "tests"], "normal,build,dev")),
+            ("cargo doc", built(&["--workspace"], "normal,build")),
+        ];
+        for (selection, built) in selections {
+            let other: Vec<&String> = built.difference(&all).collect();
+            assert_eq!(other, [""; 0], "{selection}: add their features to tests/features/Cargo.toml");
+        }
+    }
 }

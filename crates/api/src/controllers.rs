@@ -59,7 +59,7 @@ pub struct Program {
 }
 
 /// Of a program without a promise of its own.
-pub const BUDGET: u64 = 12_000_000;
+pub const BUDGET: u64 = 20_000_000;
 
 /// The C library that a program is linked with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

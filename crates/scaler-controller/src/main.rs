@@ -5,12 +5,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use fast_musl as _;
 use scaler_controller::{Args, IDENTITY, start};
-
-/// musl's allocator takes one global lock.
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let Args { runtime, scaler } = Args::parse();

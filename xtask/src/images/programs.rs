@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use api::controllers::{Libc, Program};
+use api::controllers::{Libc, Program, released};
 use serde::Deserialize;
 
 use super::{
@@ -54,8 +54,13 @@ fn build_linked(
     let tools = Tools::of(platform, libc)?;
     let mut command = cargo(["build", "--locked", "--message-format=json-render-diagnostics", "--target"]);
     command.args([&target, "--profile", build.cargo_profile()]);
-    for program in wanted {
+    // A dependency has the features that all selected packages want. With all of them selected, the same programs come
+    // from a build of one as from a build of all, and later builds find the dependencies.
+    for program in released().iter().filter(|program| program.libc == libc) {
         command.args(["--package", program.name]);
+    }
+    for program in wanted {
+        command.args(["--package", program.name, "--bin", program.name]);
     }
     let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
     command.env(variable("CC"), &tools.compiler);
