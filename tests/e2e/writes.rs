@@ -6,9 +6,11 @@ use k8s_openapi::{
 };
 use kube::{Api, api::PostParams};
 use runtime::{
-    apply::{ApplyError, Stale, Writer, Written},
-    cache::Cache,
-    cached_child::{CachedChild, Metadata},
+    watch::{
+        cache::Cache,
+        cached_child::{CachedChild, Metadata},
+    },
+    write::apply::{ApplyError, Stale, Writer, Written},
 };
 use serde_json::json;
 use tests::Scene;
@@ -16,7 +18,7 @@ use tests::Scene;
 const OWNER: &str = "2b1f4d4e-6f51-4dd8-a5a8-0c0f8cf0a001";
 
 /// The type that controllers use.
-type Children = runtime::children::Children<CachedChild<Metadata<ConfigMap>, ConfigMap>, ConfigMap>;
+type Children = runtime::write::children::Children<CachedChild<Metadata<ConfigMap>, ConfigMap>, ConfigMap>;
 
 /// Children with an empty cache.
 fn children(scene: &Scene<'_>) -> Children {

@@ -190,7 +190,8 @@ fn build_into(path: &Path, build: Build, platforms: &[Platform], with_tests: boo
     let of = |purpose, programs: &[Program]| -> Vec<Image> {
         programs.iter().map(|&program| Image { program, purpose }).collect()
     };
-    let (released, of_tests) = (of(Purpose::Released, &controllers::released()), of(Purpose::Tests, &OF_TESTS));
+    let (released, of_tests) =
+        (of(Purpose::Released, &controllers::released()), of(Purpose::Tests, &OF_TESTS));
     let groups = match (build, with_tests) {
         (_, false) => vec![released],
         (Build::Dev, true) => vec![released.into_iter().chain(of_tests).collect()],

@@ -151,7 +151,8 @@ mod tests {
 
     /// Each package that a selection builds, with its features.
     fn built(selection: &[&str], edges: &str) -> BTreeSet<String> {
-        let mut tree = cargo(["tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--edges", edges]);
+        let mut tree =
+            cargo(["tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--edges", edges]);
         let printed = printed(tree.args(selection)).unwrap();
         printed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
     }

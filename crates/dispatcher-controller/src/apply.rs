@@ -11,14 +11,16 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use runtime::{
-    apply::{ApplyError, Written},
     controller::ReconcileError as _,
-    events::{Note, Severity},
     reconcile::Applied,
-    refusal::Refusal,
+    write::{
+        apply::{ApplyError, Written},
+        events::{Note, Severity},
+        refusal::Refusal,
+    },
 };
 use tracing::warn;
-use workload::facts::FactTimes;
+use workload::faults::facts::FactTimes;
 
 use crate::{
     Context, NAME,
@@ -235,8 +237,8 @@ mod tests {
     use std::time::Duration;
 
     use runtime::{
-        apply::{Contest, Stale},
-        cache::Key,
+        key::Key,
+        write::apply::{Contest, Stale},
     };
 
     use super::*;

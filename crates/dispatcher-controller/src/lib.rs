@@ -59,23 +59,21 @@ use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use reqwest::Url;
 use runtime::{
-    apply::Writer,
-    args::RuntimeArgs,
-    cache::Cache,
-    cached_child::{CachedChild, Metadata},
-    children::Children,
     controller::Controller,
-    events::Recorder,
     polling::Polling,
-    process::{Identity, Process, Started},
+    process::{Identity, Process, Started, args::RuntimeArgs},
     reconcile::reconcile,
-    relations::Referrers,
+    watch::{
+        cache::Cache,
+        cached_child::{CachedChild, Metadata},
+        relations::Referrers,
+    },
+    write::{apply::Writer, children::Children, events::Recorder},
 };
 use workload::{
-    claim::ClaimView,
-    deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
-    facts::FactTimes,
-    pod::PodView,
+    faults::facts::FactTimes,
+    templates::deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
+    views::{claim::ClaimView, pod::PodView},
 };
 
 use crate::{

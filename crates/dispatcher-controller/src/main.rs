@@ -5,8 +5,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use fast_musl as _;
 use dispatcher_controller::{Args, IDENTITY, start};
+use fast_musl as _;
 
 fn main() -> ExitCode {
     let Args { runtime, dispatcher } = Args::parse();

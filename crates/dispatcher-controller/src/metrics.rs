@@ -5,7 +5,10 @@ use api::{
     aidispatcher::{AIDispatcher, Phase},
     conditions, reasons,
 };
-use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
+use runtime::{
+    process::Process,
+    watch::{cache::Cache, object_counts::ObjectCounts},
+};
 
 /// The number of objects in each phase.
 const PHASES: ObjectCounts<AIDispatcher, Phase> = ObjectCounts {

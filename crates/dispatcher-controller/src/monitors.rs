@@ -22,14 +22,9 @@ use metrics_client::{
     sources::{News, Settings, Sources, Timings},
     view::{Health, Latest, Value, View},
 };
-use runtime::{
-    cache::{Cache, Key},
-    controller::Waker,
-    polling::Trigger,
-    process::Process,
-};
+use runtime::{key::Key, polling::Trigger, process::Process, queue::Waker, watch::cache::Cache};
 use tokio_util::sync::CancellationToken;
-use workload::pod::PodView;
+use workload::views::pod::PodView;
 
 use crate::{
     NAME,

@@ -16,16 +16,12 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::Resource;
-use runtime::{
-    cache::{Cache, Key},
-    polling::Polled,
-};
+use runtime::{key::Key, polling::Polled, watch::cache::Cache};
 use scaling::history::History;
 use workload::{
-    claim::ClaimView,
-    deployment::{DeploymentView, OlderRevision},
-    pod::PodView,
+    templates::deployment::{DeploymentView, OlderRevision},
     time::elapsed,
+    views::{claim::ClaimView, pod::PodView},
 };
 
 use crate::{

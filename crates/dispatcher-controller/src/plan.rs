@@ -7,10 +7,13 @@ use std::{collections::BTreeMap, time::Duration};
 use api::aidispatcher::AIDispatcherStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use runtime::{events::Note, reconcile::Decision, refusal::Refusal};
+use runtime::{
+    reconcile::Decision,
+    write::{events::Note, refusal::Refusal},
+};
 use scaling::history::History;
 use serde::Serialize;
-use workload::{deployment::RenderedDeployment, time::elapsed};
+use workload::{templates::deployment::RenderedDeployment, time::elapsed};
 
 use crate::{
     observe::Observed,

@@ -16,7 +16,7 @@ use api::{
 };
 use jiff::Timestamp;
 use reqwest::{Client, Url, header::CONTENT_TYPE, redirect::Policy};
-use runtime::cache::Cache;
+use runtime::watch::cache::Cache;
 use serde::Deserialize;
 use workload::time::elapsed;
 

@@ -2,10 +2,10 @@
 
 use api::aidispatcher::AIDispatcher;
 use kube::Resource;
-use runtime::{cache::Key, queue::Reason};
+use runtime::{key::Key, queue::Reason};
 use workload::{
-    deployment::ReplicaSetView,
-    pod::{Instance, PodView},
+    templates::deployment::ReplicaSetView,
+    views::pod::{Instance, PodView},
 };
 
 use crate::names;

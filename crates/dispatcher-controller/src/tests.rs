@@ -12,8 +12,8 @@ use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::
 use runtime::reconcile::Decision;
 use serde_json::json;
 use workload::{
-    deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
-    pod::PodView,
+    templates::deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
+    views::pod::PodView,
 };
 
 use crate::{

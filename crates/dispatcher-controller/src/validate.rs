@@ -271,7 +271,7 @@ fn workers(spec: &AIDispatcherSpec, max_age: Duration) -> Result<Workers, Invali
         metrics.push(metric(TOKENS, Kind::TokensPerMinute, *tokens)?);
     }
     let behavior = match behavior {
-        Some(behavior) => scaling_spec::behavior(Some(behavior)).map_err(|why| wrong(".behavior", &why))?,
+        Some(behavior) => scaling::spec::behavior(Some(behavior)).map_err(|why| wrong(".behavior", &why))?,
         None => default,
     };
     let bounds = Bounds::new(*min_replicas, *max_replicas).map_err(|why| wrong("", &why))?;

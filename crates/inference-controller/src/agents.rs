@@ -13,11 +13,11 @@ use metrics_client::{
     sources::{News, Sources},
     view::{Attribution, Health, View},
 };
-use runtime::{cache::Cache, controller::Waker, process::Process};
+use runtime::{process::Process, queue::Waker, watch::cache::Cache};
 use tokio_util::sync::CancellationToken;
 use workload::{
-    gpu_faults::{GpuFault, GpuFaults, PodFaults, Remedy, remedy},
-    pod::PodView,
+    faults::gpu_faults::{GpuFault, GpuFaults, PodFaults, Remedy, remedy},
+    views::pod::PodView,
 };
 
 use crate::{NAME, observe::keys_by_instance};

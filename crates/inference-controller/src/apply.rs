@@ -8,14 +8,16 @@ use std::time::Duration;
 use api::{aiinference::AIInference, reasons};
 use jiff::Timestamp;
 use runtime::{
-    apply::{ApplyError, Written},
-    cache::Key,
-    events::{Note, Severity},
-    logs::Tail,
+    key::Key,
+    read::logs::Tail,
     reconcile::Applied,
-    refusal::Refusal,
+    write::{
+        apply::{ApplyError, Written},
+        events::{Note, Severity},
+        refusal::Refusal,
+    },
 };
-use workload::crashes::Reading;
+use workload::faults::crashes::Reading;
 
 use crate::{
     Context,

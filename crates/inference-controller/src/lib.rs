@@ -61,28 +61,31 @@ use k8s_openapi::api::{
 };
 use metrics_client::args::AgentsArgs;
 use runtime::{
-    apply::Writer,
-    args::RuntimeArgs,
-    cache::Cache,
-    cached_child::{CachedChild, Metadata},
-    children::Children,
     controller::Controller,
-    events::Recorder,
-    logs::Logs,
-    process::{Identity, Process, Started},
+    process::{Identity, Process, Started, args::RuntimeArgs},
+    read::logs::Logs,
     reconcile::reconcile,
-    relations::Referrers,
+    watch::{
+        cache::Cache,
+        cached_child::{CachedChild, Metadata},
+        relations::Referrers,
+    },
+    write::{apply::Writer, children::Children, events::Recorder},
 };
 use workload::{
-    claim::ClaimView,
-    crashes::Crashes,
-    deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
-    event::{ATTACH_FAILURES, EventView, MOUNT_FAILURES},
-    facts::FactTimes,
-    migrations::Migrations,
-    node::{NodeLosses, NodeView},
-    pace::Pace,
-    pod::{FAILED, PodView, UNFINISHED},
+    faults::{
+        crashes::Crashes,
+        event::{ATTACH_FAILURES, EventView, MOUNT_FAILURES},
+        facts::FactTimes,
+        migrations::Migrations,
+        pace::Pace,
+    },
+    templates::deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
+    views::{
+        claim::ClaimView,
+        node::{NodeLosses, NodeView},
+        pod::{FAILED, PodView, UNFINISHED},
+    },
 };
 
 use crate::{

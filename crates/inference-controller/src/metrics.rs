@@ -9,8 +9,11 @@ use prometheus_client::{
     metrics::histogram::{Histogram, exponential_buckets},
     registry::Unit,
 };
-use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
-use workload::pod::PodView;
+use runtime::{
+    process::Process,
+    watch::{cache::Cache, object_counts::ObjectCounts},
+};
+use workload::views::pod::PodView;
 
 use crate::names::ENGINE;
 

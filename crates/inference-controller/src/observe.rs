@@ -17,22 +17,23 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::Resource;
-use runtime::{
-    cache::{Cache, Key},
-    queue::Reason,
-};
+use runtime::{key::Key, queue::Reason, watch::cache::Cache};
 use workload::{
-    claim::ClaimView,
-    crashes::{Crash, Crashes},
-    deployment::{DeploymentView, OlderRevision, ReplicaSetView},
-    event::{EventView, VolumeFailure},
-    gpu::{self, NodeCapacity},
-    gpu_faults::PodFaults,
-    migrations::PodMigration,
-    node::{NodeLosses, NodeView},
-    pace::Allowance,
-    pod::{Instance, PodView},
-    stranded::Nodes,
+    faults::{
+        crashes::{Crash, Crashes},
+        event::{EventView, VolumeFailure},
+        gpu::{self, NodeCapacity},
+        gpu_faults::PodFaults,
+        migrations::PodMigration,
+        pace::Allowance,
+        stranded::Nodes,
+    },
+    templates::deployment::{DeploymentView, OlderRevision, ReplicaSetView},
+    views::{
+        claim::ClaimView,
+        node::{NodeLosses, NodeView},
+        pod::{Instance, PodView},
+    },
 };
 
 use crate::{Context, names};

@@ -7,9 +7,15 @@ use std::time::Duration;
 use api::aiinference::AIInferenceStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use runtime::{events::Note, reconcile::Decision, refusal::Refusal};
+use runtime::{
+    reconcile::Decision,
+    write::{events::Note, refusal::Refusal},
+};
 use serde::Serialize;
-use workload::{crashes::Log, pace::Allowance, time::elapsed};
+use workload::{
+    faults::{crashes::Log, pace::Allowance},
+    time::elapsed,
+};
 
 use crate::{
     observe::Observed,

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use api::aiinference::AIInference;
 use jiff::Timestamp;
 use runtime::{
-    apply::ApplyError,
     reconcile::{Applied, Confirmation, Decision, Reconciler},
-    refusal::Refusal,
+    write::{apply::ApplyError, refusal::Refusal},
 };
 
 use crate::{

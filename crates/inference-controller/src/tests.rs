@@ -12,11 +12,13 @@ use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::
 use runtime::reconcile::Decision;
 use serde_json::json;
 use workload::{
-    deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
-    event::{EventView, VolumeFailure},
-    pace::Allowance,
-    pod::PodView,
-    stranded::Nodes,
+    faults::{
+        event::{EventView, VolumeFailure},
+        pace::Allowance,
+        stranded::Nodes,
+    },
+    templates::deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
+    views::pod::PodView,
 };
 
 use crate::{

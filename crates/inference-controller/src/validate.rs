@@ -18,10 +18,10 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::Resource;
-use quantity::Bytes;
+use text::quantity::Bytes;
 use workload::{
     digest::digest,
-    gpu::{Gpus, NodeLabel},
+    faults::gpu::{Gpus, NodeLabel},
 };
 
 use crate::InferenceArgs;
@@ -525,6 +525,6 @@ mod tests {
     #[test]
     fn a_node_loss_is_kept_longer_than_the_maximum_of_node_failure_seconds() {
         let longest = Duration::from_secs(MAX_NODE_FAILURE_SECONDS.unsigned_abs().into());
-        assert!(workload::node::FORGOTTEN_AFTER > longest);
+        assert!(workload::views::node::FORGOTTEN_AFTER > longest);
     }
 }

@@ -8,7 +8,7 @@ use api::{
     loader::{self, PATIENCE, STALL, TIMEOUT, options},
 };
 use clap::{Args, Parser, Subcommand};
-use quantity::Bytes;
+use text::quantity::Bytes;
 
 use crate::{check::Engine, digest::is_hex, location::Location};
 

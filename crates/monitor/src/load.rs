@@ -23,7 +23,7 @@ impl Load {
     /// `None`: the text is not in the format of Prometheus.
     pub(crate) fn of(text: &str) -> Option<Self> {
         let wanted = [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS, PROCESS_START];
-        let read = exposition::parse(text, |name| wanted.contains(&name));
+        let read = text::exposition::parse(text, |name| wanted.contains(&name));
         if read.is_empty() && read.unreadable > 0 {
             return None;
         }

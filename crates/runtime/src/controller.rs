@@ -21,13 +21,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::{
-    cache::{Cache, Change, Key, controller_of, is_of_kind},
     causes::{panic_text, with_causes},
     clock::Clock,
+    key::Key,
     metrics::Metrics,
     polling::{self, Polled, Polling, Trigger},
     queue::{Backoff, EventDelays, Outcome, Queue, Reason},
-    watched::{Difference, Watched},
+    watch::{
+        cache::{Cache, Change, controller_of, is_of_kind},
+        watched::{Difference, Watched},
+    },
 };
 
 /// What a reconcile that went well wants next.
@@ -94,22 +97,6 @@ pub struct Controller<K> {
 
 /// Brings what is no Kubernetes object, such as samples of metrics: it wakes the objects that these are about.
 type Companion = Box<dyn FnOnce(Waker, CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
-
-/// Lets objects be reconciled for a reason outside of the API. Wakes that come close together share one run, and none
-/// bypasses the back-off of an object, as with events of children.
-#[derive(Clone, Debug)]
-pub struct Waker(Arc<Queue>);
-
-impl Waker {
-    #[cfg(test)]
-    pub(crate) fn of(queue: &Arc<Queue>) -> Self {
-        Self(Arc::clone(queue))
-    }
-
-    pub fn wake(&self, key: &Key) {
-        self.0.add(key, Reason::Event);
-    }
-}
 
 /// Subscribes to one cache, so that its changes fill the queue.
 type Relation = Box<dyn FnOnce() + Send>;
@@ -270,7 +257,7 @@ where
         }
         let mut companions = JoinSet::new();
         for companion in self.companions {
-            companions.spawn(companion(Waker(Arc::clone(&self.queue)), stop.clone()));
+            companions.spawn(companion(Waker::of(&self.queue), stop.clone()));
         }
         tokio::select! {
             () = stop.cancelled() => {}

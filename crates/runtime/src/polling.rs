@@ -28,10 +28,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use crate::{
-    cache::{Cache, Change, Key},
     causes::panic_text,
     clock::Clock,
-    controller::Waker,
+    key::Key,
+    queue::Waker,
+    watch::cache::{Cache, Change},
 };
 
 /// How often, and how many at once.

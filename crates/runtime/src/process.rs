@@ -1,6 +1,11 @@
 //! The life of a controller process: start, caches, election, work, drain. Written once; a controller names its kinds
 //! and one function.
 
+pub mod admin;
+pub mod args;
+pub mod lease;
+pub mod telemetry;
+
 use std::{
     error::Error,
     fmt,
@@ -25,24 +30,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::{
-    admin,
-    apply::Writer,
-    args::RuntimeArgs,
-    cache::Cache,
     causes::with_causes,
     client::{self, Deadlines, LeaderGuard, WriteGuard},
     clock::Clock,
     controller::{Controller, Next, Options, ReconcileError},
-    events::Recorder,
-    lease::{Elector, Loss, Timings},
-    logs::Logs,
     metrics::Metrics,
-    object_counts::ObjectCounts,
-    scale::Scales,
-    secrets::Secrets,
-    telemetry,
-    watch::{Requirement, Scope, Watches},
-    watched::Watched,
+    process::{
+        admin,
+        args::RuntimeArgs,
+        lease::{Elector, Loss, Timings},
+        telemetry,
+    },
+    read::{logs::Logs, secrets::Secrets},
+    watch::{Requirement, Scope, Watches, cache::Cache, object_counts::ObjectCounts, watched::Watched},
+    write::{apply::Writer, events::Recorder, scale::Scales},
 };
 
 /// Who a controller is.
@@ -267,7 +268,7 @@ enum RunError {
         source: std::io::Error,
     },
     #[error("failed to set up the lease")]
-    Lease(#[from] crate::lease::BadTimings),
+    Lease(#[from] crate::process::lease::BadTimings),
     #[error("failed to listen for signals")]
     Signal(#[source] std::io::Error),
     #[error("the admin server ended")]

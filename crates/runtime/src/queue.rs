@@ -15,7 +15,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     backoff::{doubled, spread},
-    cache::Key,
+    key::Key,
 };
 
 /// Why a key is queued; a later reason is the stronger one.
@@ -303,6 +303,21 @@ impl Queue {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets objects be reconciled for a reason outside of the API. Wakes that come close together share one run, and none
+/// bypasses the back-off of an object, as with events of children.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<Queue>);
+
+impl Waker {
+    pub(crate) fn of(queue: &Arc<Queue>) -> Self {
+        Self(Arc::clone(queue))
+    }
+
+    pub fn wake(&self, key: &Key) {
+        self.0.add(key, Reason::Event);
     }
 }
 

@@ -15,7 +15,11 @@ use jiff::Timestamp;
 use kube::Resource;
 use tracing::warn;
 
-use crate::{apply::ApplyError, cache::Key, controller::Next, refusal::Refusal};
+use crate::{
+    controller::Next,
+    key::Key,
+    write::{apply::ApplyError, refusal::Refusal},
+};
 
 /// Time for a watch that is late.
 pub const LATE_WATCH_RETRY: Duration = Duration::from_secs(1);
@@ -192,7 +196,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::apply::Stale;
+    use crate::write::apply::Stale;
 
     const FINALIZER: &str = "test/finalizer";
 

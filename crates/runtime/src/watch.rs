@@ -4,6 +4,15 @@
 //! versions in all their forms, silence, hangs and instant closes lead to a new connection or a new list; an object
 //! that cannot be decoded is skipped and named, never fatal. It decides nothing about the objects.
 
+pub mod cache;
+pub mod cached_child;
+pub(crate) mod covers;
+pub(crate) mod decode;
+pub mod health;
+pub mod object_counts;
+pub mod relations;
+pub mod watched;
+
 use std::{
     collections::HashSet,
     future::Future,
@@ -26,13 +35,15 @@ use tracing::warn;
 
 use crate::{
     backoff::{doubled, spread},
-    cache::{Cache, Key},
     causes::with_causes,
     client::CallError,
-    decode::Guard,
-    health::{Health, WatchesHealth},
+    key::Key,
     metrics::Metrics,
-    watched::Watched,
+    watch::{
+        cache::Cache,
+        health::{Health, WatchesHealth},
+        watched::{Guard, Watched},
+    },
 };
 
 /// Which objects of a kind are watched.

@@ -7,12 +7,15 @@ use api::aiscaler::AIScaler;
 use jiff::Timestamp;
 use kube::Resource;
 use runtime::{
-    apply::{ApplyError, Written},
-    cache::{Cache, Key},
     controller::ReconcileError as _,
+    key::Key,
     reconcile::Applied,
-    refusal::Refusal,
-    scale::Scaled,
+    watch::cache::Cache,
+    write::{
+        apply::{ApplyError, Written},
+        refusal::Refusal,
+        scale::Scaled,
+    },
 };
 
 use crate::{

@@ -7,7 +7,7 @@ use api::aiscaler::AIScaler;
 use futures::{StreamExt as _, future::join_all, stream};
 use jiff::Timestamp;
 use runtime::{
-    cache::Key,
+    key::Key,
     polling::{Polled, Polling},
 };
 use tokio::time::timeout;

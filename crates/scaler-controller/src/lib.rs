@@ -82,16 +82,17 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use runtime::{
-    apply::{ApplyError, Writer},
-    args::RuntimeArgs,
-    cache::{Cache, Key},
     clock::Clock,
     controller::{Controller, Next},
-    events::Recorder,
+    key::Key,
     polling::Trigger,
-    process::{Identity, Process, Started},
-    relations::Referrers,
-    scale::Scales,
+    process::{Identity, Process, Started, args::RuntimeArgs},
+    watch::{cache::Cache, relations::Referrers},
+    write::{
+        apply::{ApplyError, Writer},
+        events::Recorder,
+        scale::Scales,
+    },
 };
 
 use crate::{

@@ -18,7 +18,10 @@ use prometheus_client::{
     },
     registry::Unit,
 };
-use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
+use runtime::{
+    process::Process,
+    watch::{cache::Cache, object_counts::ObjectCounts},
+};
 use scaling::reading::{Fault, Reading};
 
 use crate::{plan::ScaleWrite, sources::answer::Answer, validate::MetricSource};

@@ -28,10 +28,7 @@ use api::{
 };
 use jiff::Timestamp;
 use kube::{Resource, api::ApiResource};
-use runtime::{
-    cache::{Cache, Key},
-    scale::Scaled,
-};
+use runtime::{key::Key, watch::cache::Cache, write::scale::Scaled};
 
 /// One AIScaler with its target, as last seen.
 #[derive(Clone, Debug)]
@@ -357,7 +354,7 @@ fn unwatched(ctx: &Context) -> Option<&'static str> {
 /// Who else scales the target: HPAs and ScaledObjects always win, of AIScalers the oldest.
 fn contender(ctx: &Context, scaler: &AIScaler, names: &[Reference]) -> Option<Contender> {
     let identities: Vec<Key> = names.iter().map(|reference| reference.key(&scaler.metadata)).collect();
-    let of = |referrers: &runtime::relations::Referrers| -> Vec<Key> {
+    let of = |referrers: &runtime::watch::relations::Referrers| -> Vec<Key> {
         identities.iter().flat_map(|identity| referrers.of_key(identity)).collect()
     };
     let hpas: Vec<_> = of(&ctx.hpa_targets).iter().filter_map(|key| ctx.hpas.get(key)).collect();

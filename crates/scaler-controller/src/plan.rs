@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use api::aiscaler::{AIScalerStatus, Mode};
 use jiff::Timestamp;
-use runtime::{events::Note, reconcile, refusal::Refusal};
+use runtime::{
+    reconcile,
+    write::{events::Note, refusal::Refusal},
+};
 use scaling::{
-    decide::{Decision, Outcome, decide},
+    decide::{Decision, Outcome, decide, record::Record},
     history::History,
     policy::{Bounds, Extras, Policy, ZeroReplicas},
     reading::Reading,
-    record::Record,
 };
 
 use crate::{

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use api::aiscaler::AIScaler;
 use jiff::Timestamp;
 use runtime::{
-    apply::ApplyError,
     reconcile::{Applied, Confirmation, Decision, Reconciler},
-    refusal::Refusal,
+    write::{apply::ApplyError, refusal::Refusal},
 };
 
 use crate::{

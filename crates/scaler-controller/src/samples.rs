@@ -9,7 +9,7 @@ use std::{
 
 use api::aiscaler::{AIScalerSpec, AIScalerStatus, MetricType, Source};
 use jiff::Timestamp;
-use runtime::refusal::Refusal;
+use runtime::write::refusal::Refusal;
 
 use crate::{
     history::{

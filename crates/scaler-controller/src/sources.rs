@@ -122,7 +122,7 @@ pub enum Fault {
     #[error("pod {pod} does not serve {metric}{}", similar_names(similar))]
     NoSuchMetric { pod: String, metric: String, similar: Vec<String> },
     #[error("pod {pod} serves {metric} as a {}: {}", found.name(), wanted.fix())]
-    WrongKind { pod: String, metric: String, found: exposition::Kind, wanted: WantedKind },
+    WrongKind { pod: String, metric: String, found: text::exposition::Kind, wanted: WantedKind },
     #[error("pod {pod} serves no metrics of vLLM, SGLang, TGI or Triton: name one in source.pods")]
     UnknownEngine { pod: String },
     #[error("{engine} does not serve its {metric}: {instead}")]
@@ -277,7 +277,7 @@ mod tests {
                 Fault::WrongKind {
                     pod: "demo/llm-0".into(),
                     metric: "x_total".into(),
-                    found: exposition::Kind::Counter,
+                    found: text::exposition::Kind::Counter,
                     wanted: WantedKind::Gauge,
                 },
                 "pod demo/llm-0 serves x_total as a counter: a gauge is needed, because its value is used as it is; for \

@@ -12,7 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference},
 };
 use kube::{Resource, api::ApiResource};
-use runtime::{cache::Key, scale::Scaled};
+use runtime::{key::Key, write::scale::Scaled};
 use serde::{Deserialize, de::IgnoredAny};
 
 use selector::Selector;

@@ -14,15 +14,13 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Config, api::ApiResource};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use runtime::{
-    apply::Writer,
-    cache::{Cache, Key},
     client::{Deadlines, WriteGuard, build},
     clock::Clock,
-    events::Recorder,
+    key::Key,
     metrics::Metrics,
-    scale::Scales,
-    secrets::Secrets,
-    watch::{Scope, Timings, Watches},
+    read::secrets::Secrets,
+    watch::{Scope, Timings, Watches, cache::Cache},
+    write::{apply::Writer, events::Recorder, scale::Scales},
 };
 use rustls::{
     ServerConfig,

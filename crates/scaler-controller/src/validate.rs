@@ -131,7 +131,7 @@ pub(crate) fn validate(scaler: &Arc<AIScaler>, allowed: &Allowed) -> Result<Vali
     let policy = Policy {
         bounds: Bounds::new(spec.min_replicas, spec.max_replicas)?,
         metrics,
-        behavior: scaling_spec::behavior(spec.behavior.as_ref())?,
+        behavior: scaling::spec::behavior(spec.behavior.as_ref())?,
         fallback: spec
             .fallback
             .as_ref()

@@ -1,19 +1,25 @@
 //! The decision on the replicas of one target: everything observed in, one value out.
 
+pub mod conclusion;
+pub(crate) mod proposal;
+pub mod record;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::{
     cold_start::ColdStart,
-    conclusion::{Active, Conclusion, conclude},
     constancy::Band,
+    decide::{
+        conclusion::{Active, Conclusion, conclude},
+        record::{Inputs, MetricInputs, Recommended, Record, Tolerances},
+    },
     history::{History, MetricPast},
     measurement::{Measurement, measurement, settling},
     policy::{Arithmetic, Constancy, Fallback, Metric, MissingMetrics, Policy},
     rate::allowed,
     reading::{Fault, Milli, Reading},
-    record::{Inputs, MetricInputs, Recommended, Record, Tolerances},
     supply::{Supply, supply},
     target::Target,
     time::elapsed,

@@ -3,16 +3,17 @@
 //! The rules are those of the HorizontalPodAutoscaler (`autoscaling/v2`), named in the docs as "HPA v2, rule …". With
 //! [`policy::Extras::none`] the result is HPA's for the same inputs. Each addition is one field of [`policy::Extras`].
 //!
-//! [`decide::decide`] turns everything observed into [`record::Inputs`], a few bounded numbers.
-//! [`conclusion::conclude`] computes the replicas from these numbers alone. So a recorded decision can be computed
-//! again ([`conclusion::recompute`]).
+//! [`decide::decide`] turns everything observed into [`decide::record::Inputs`], a few bounded numbers.
+//! [`decide::conclusion::conclude`] computes the replicas from these numbers alone. So a recorded decision can be computed
+//! again ([`decide::conclusion::recompute`]).
 //!
-//! **Invariant:** the crate knows no kind of this project and no Kubernetes type. Equal numbers give equal replicas.
+//! **Invariant:** only `spec.rs` knows kinds of this project and types of Kubernetes. Equal numbers give equal replicas.
 //! The history is bounded, and merging its entries never allows more. Callers observe, write replicas, and own
 //! conditions and statuses.
 //!
 //! What is given:
 //!
+//! - `spec.rs`: the fields of AIScaler and AIDispatcher, as values of this crate.
 //! - `policy.rs`: bounds, metrics, rates, fallback, extras.
 //! - `behavior.rs`: windows, rates and tolerance of each direction.
 //! - `target.rs`: replicas and pods, as observed.
@@ -30,16 +31,15 @@
 //! What is decided:
 //!
 //! - `decide.rs`: the entry point.
-//! - `record.rs`: a decision that can be computed again.
-//! - `proposal.rs`: replicas by one metric, with HPA's arithmetic or the arithmetic of its kind.
-//! - `conclusion.rs`: replicas by all metrics, windows, rates and bounds.
+//! - `decide/record.rs`: a decision that can be computed again.
+//! - `decide/proposal.rs`: replicas by one metric, with HPA's arithmetic or the arithmetic of its kind.
+//! - `decide/conclusion.rs`: replicas by all metrics, windows, rates and bounds.
 //! - `time.rs`: how long ago something was.
 
 #![forbid(unsafe_code)]
 
 pub mod behavior;
 pub mod cold_start;
-pub mod conclusion;
 pub mod constancy;
 pub mod decide;
 pub mod history;
@@ -47,9 +47,8 @@ pub mod measurement;
 pub mod policy;
 pub mod rate;
 pub mod reading;
-pub mod record;
+pub mod spec;
 pub mod supply;
 pub mod target;
 
-mod proposal;
 mod time;

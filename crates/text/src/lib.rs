@@ -1,4 +1,4 @@
-//! Sanitizes text of other programs for messages of conditions and events. Pure.
+//! Text of other programs: what of it goes into messages, and what it says. Pure.
 //!
 //! Messages quote webhooks, nodes and engines. A message contains no terminal control sequences, no invisible
 //! characters and no secrets of a log. The crate is separate, because programs use it that share nothing else.
@@ -6,9 +6,13 @@
 //! Files:
 //!
 //! - `redaction.rs`: removes secrets from text of logs.
+//! - `quantity.rs`: reads quantities of Kubernetes.
+//! - `exposition.rs`: reads the text format of Prometheus.
 
 #![forbid(unsafe_code)]
 
+pub mod exposition;
+pub mod quantity;
 mod redaction;
 
 pub use redaction::redacted;

@@ -20,16 +20,18 @@ use prometheus_client::{
     metrics::{MetricType, gauge::ConstGauge},
 };
 use runtime::{
-    cache::{Cache, Key},
-    controller::Waker,
+    key::Key,
     process::Process,
-    relations::Referrers,
+    queue::Waker,
+    watch::{cache::Cache, relations::Referrers},
 };
 use tokio_util::sync::CancellationToken;
 use workload::{
-    container::quote,
-    gpu_faults::{Remedy, remedy},
-    pod::PodView,
+    faults::{
+        container::quote,
+        gpu_faults::{Remedy, remedy},
+    },
+    views::pod::PodView,
 };
 
 use crate::{NAME, relations::keys_by_instance};

@@ -9,10 +9,12 @@ use api::{
 };
 use jiff::Timestamp;
 use runtime::{
-    apply::{ApplyError, Written},
-    cache::Key,
+    key::Key,
     reconcile::Applied,
-    refusal::Refusal,
+    write::{
+        apply::{ApplyError, Written},
+        refusal::Refusal,
+    },
 };
 use tracing::warn;
 

@@ -89,22 +89,25 @@ use k8s_openapi::api::{
 };
 use metrics_client::args::AgentsArgs;
 use runtime::{
-    apply::Writer,
-    args::RuntimeArgs,
-    cache::Cache,
-    cached_child::{CachedChild, Metadata},
-    children::Children,
-    events::Recorder,
-    process::{Identity, Process, Started},
+    process::{Identity, Process, Started, args::RuntimeArgs},
     reconcile::reconcile,
-    relations::Referrers,
+    watch::{
+        cache::Cache,
+        cached_child::{CachedChild, Metadata},
+        relations::Referrers,
+    },
+    write::{apply::Writer, children::Children, events::Recorder},
 };
 use workload::{
-    claim::ClaimView,
-    event::{ATTACH_FAILURES, CREATION_FAILURES, EventView, MOUNT_FAILURES},
-    facts::FactTimes,
-    node::{NodeLosses, NodeView},
-    pod::{PodView, UNFINISHED},
+    faults::{
+        event::{ATTACH_FAILURES, CREATION_FAILURES, EventView, MOUNT_FAILURES},
+        facts::FactTimes,
+    },
+    views::{
+        claim::ClaimView,
+        node::{NodeLosses, NodeView},
+        pod::{PodView, UNFINISHED},
+    },
 };
 
 use crate::{

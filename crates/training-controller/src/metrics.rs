@@ -25,7 +25,10 @@ use prometheus_client::{
     },
     registry::Unit,
 };
-use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
+use runtime::{
+    process::Process,
+    watch::{cache::Cache, object_counts::ObjectCounts},
+};
 
 use crate::plan::failure_reasons;
 

@@ -7,8 +7,11 @@ use std::{
 
 use api::trainingjob::TrainingJob;
 use jiff::Timestamp;
-use runtime::{cache::Key, reconcile::Confirmation};
-use workload::{claim::ClaimView, event::VolumeFailure, gpu::NodeCapacity, pod::PodView, stranded::Nodes};
+use runtime::{key::Key, reconcile::Confirmation};
+use workload::{
+    faults::{event::VolumeFailure, gpu::NodeCapacity, stranded::Nodes},
+    views::{claim::ClaimView, pod::PodView},
+};
 
 use crate::{
     Context,

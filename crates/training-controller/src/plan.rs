@@ -11,11 +11,11 @@ use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{PersistentVolumeClaim, Pod, Service},
 };
-use runtime::{events::Note, reconcile::Decision};
+use runtime::{reconcile::Decision, write::events::Note};
 use serde::Serialize;
 use workload::{
-    pod::PodView,
     time::{elapsed, remaining},
+    views::pod::PodView,
 };
 
 use crate::{

@@ -22,11 +22,14 @@ use api::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{
-    cache::{Cache, Key},
-    conditions::whole_seconds,
-    controller::Waker,
-    log_stream::{LogStream, Piece, Received},
-    logs::Logs,
+    key::Key,
+    queue::Waker,
+    read::{
+        log_stream::{LogStream, Piece, Received},
+        logs::Logs,
+    },
+    watch::cache::Cache,
+    write::conditions::whole_seconds,
 };
 use tokio::{sync::Notify, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;

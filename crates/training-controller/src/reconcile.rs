@@ -6,12 +6,11 @@ use api::{labels, trainingjob::TrainingJob};
 use jiff::Timestamp;
 use kube::Resource as _;
 use runtime::{
-    apply::ApplyError,
-    cache::Key,
+    key::Key,
     reconcile::{Applied, Confirmation, Decision, Reconciler},
-    refusal::Refusal,
+    write::{apply::ApplyError, refusal::Refusal},
 };
-use workload::pod::PodView;
+use workload::views::pod::PodView;
 
 use crate::{
     Context, NAME,

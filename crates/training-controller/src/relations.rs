@@ -6,12 +6,15 @@ use api::{
 };
 use kube::Resource;
 use runtime::{
-    cache::{Cache, Key},
     controller::Controller,
+    key::Key,
     queue::Reason,
-    relations::Referrers,
+    watch::{cache::Cache, relations::Referrers},
 };
-use workload::{event::EventView, node::NodeView, pod::PodView};
+use workload::{
+    faults::event::EventView,
+    views::{node::NodeView, pod::PodView},
+};
 
 use crate::{
     Context, NAME, names,

@@ -18,7 +18,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::Resource;
-use workload::{
+use workload::faults::{
     gpu::{Gpus, NodeLabel},
     stranded::Terms,
 };

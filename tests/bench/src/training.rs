@@ -18,9 +18,9 @@ use tokio::runtime::Runtime;
 
 use self::{
     controller_arm::{Controlled, Rest},
-    jobs::Claims,
+    jobs::{Claims, Setting},
     null_writer::Nulled,
-    plane::{Programs, Setting},
+    plane::Programs,
 };
 use crate::{
     children::NullWriter,

@@ -94,7 +94,7 @@ mod tests {
                 window: Duration::ZERO,
                 ..Metric::new("queue", Kind::TasksAndBusyWorkers, target)
             }],
-            behavior: scaling_spec::behavior(autoscaling.behavior.as_ref()).unwrap(),
+            behavior: scaling::spec::behavior(autoscaling.behavior.as_ref()).unwrap(),
             fallback: None,
             extras: Extras::all(),
         }

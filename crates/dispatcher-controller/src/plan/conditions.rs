@@ -11,9 +11,12 @@ use api::{
     reasons,
 };
 use jiff::Timestamp;
-use runtime::{conditions::Verdict, refusal::Refusal};
+use runtime::write::{conditions::Verdict, refusal::Refusal};
 use workload::{
-    container::last_end, pinned_template::summary, pod::PodView, revision::Revision, time::remaining,
+    faults::container::last_end,
+    templates::{pinned_template::summary, revision::Revision},
+    time::remaining,
+    views::pod::PodView,
 };
 
 use super::{

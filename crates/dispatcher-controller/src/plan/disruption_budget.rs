@@ -14,9 +14,12 @@ use k8s_openapi::{
         util::intstr::IntOrString,
     },
 };
-use runtime::{cache::controller_of, conditions::Verdict, refusal::Refusal};
+use runtime::{
+    watch::cache::controller_of,
+    write::{conditions::Verdict, refusal::Refusal},
+};
 use serde::Deserialize;
-use workload::{pod::PodView, time::remaining};
+use workload::{time::remaining, views::pod::PodView};
 
 use super::{
     marks::{LONGEST_TASK, has_tasks_now},
@@ -270,7 +273,7 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use api::{aidispatcher::Phase, conditions, labels, reasons};
-    use runtime::refusal::Refusal;
+    use runtime::write::refusal::Refusal;
 
     use crate::{
         load::WorkerLoad,

@@ -5,7 +5,7 @@ use api::{
     aidispatcher::{AIDispatcherStatus, Phase},
     conditions, reasons,
 };
-use runtime::{
+use runtime::write::{
     conditions::Verdict,
     events::{Note, Severity},
 };

@@ -9,7 +9,7 @@ use api::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
-use workload::{pod::PodView, time::remaining};
+use workload::{time::remaining, views::pod::PodView};
 
 use crate::{
     load::{WorkerLoad, has_tasks},

@@ -4,7 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use api::aidispatcher::{AIDispatcher, AIDispatcherStatus};
 use jiff::Timestamp;
-use runtime::{events::Note, refusal::Refusal};
+use runtime::write::{events::Note, refusal::Refusal};
 use scaling::history::History;
 
 use super::{

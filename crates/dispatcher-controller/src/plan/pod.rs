@@ -15,7 +15,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use workload::template::{literal, non_empty, pod_security, tolerations};
+use workload::templates::template::{literal, non_empty, pod_security, tolerations};
 
 use super::metadata::labels_of;
 use crate::validate::{ValidDispatcher, defaults::Defaults};

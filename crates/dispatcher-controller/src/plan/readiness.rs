@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use workload::{pod::PodView, time::remaining};
+use workload::{time::remaining, views::pod::PodView};
 
 use crate::names::WORKER;
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use api::reasons;
 use jiff::Timestamp;
-use runtime::events::{Note, Severity};
-use workload::{pod::PodView, revision::Revision, time::remaining};
+use runtime::write::events::{Note, Severity};
+use workload::{templates::revision::Revision, time::remaining, views::pod::PodView};
 
 use super::{
     marks::{FIRST, IDLE, UNKNOWN, cost},

@@ -15,9 +15,9 @@ use scaling::{
     target::{self, PodState, Target, Work},
 };
 use workload::{
-    container::{keeps_ending, start_fault},
-    pod::PodView,
+    faults::container::{keeps_ending, start_fault},
     time::{elapsed, remaining},
+    views::pod::PodView,
 };
 
 use super::{
@@ -425,7 +425,7 @@ fn for_scaling(pod: &PodView, observed: &Observed) -> target::Pod {
 /// A failed load concerns every worker, so more workers would not help.
 fn loader_refuses(pod: &PodView) -> bool {
     let loader = pod.init_container(LOADER);
-    let ended = loader.and_then(workload::container::last_end);
+    let ended = loader.and_then(workload::faults::container::last_end);
     ended.is_some_and(|ended| monitor::ExitCode::from_code(ended.exit_code).is_some())
 }
 

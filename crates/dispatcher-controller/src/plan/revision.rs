@@ -3,7 +3,7 @@
 use api::labels;
 use jiff::Timestamp;
 use serde_json::json;
-use workload::revision::{DesiredTemplate, Revision};
+use workload::templates::revision::{DesiredTemplate, Revision};
 
 use super::{pod::pod_template, readiness::is_ready};
 use crate::{
@@ -27,7 +27,13 @@ pub(super) fn revision<'a>(
     let of_release = of_release.map(|(name, value)| (name.to_owned(), value)).into();
     let pods = observed.deployed.as_deref().unwrap_or_default();
     let deployed = (observed.deployment.as_ref(), pods);
-    workload::revision::revision(desired(valid, observed), rendered, of_release, deployed, &observed.older)
+    workload::templates::revision::revision(
+        desired(valid, observed),
+        rendered,
+        of_release,
+        deployed,
+        &observed.older,
+    )
 }
 
 /// `status.resolved`.

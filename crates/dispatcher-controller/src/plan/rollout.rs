@@ -7,7 +7,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use workload::{deployment::OlderRevision, pod::PodView, revision::Revision, time::remaining};
+use workload::{
+    templates::{deployment::OlderRevision, revision::Revision},
+    time::remaining,
+    views::pod::PodView,
+};
 
 use crate::{
     observe::Observed,

@@ -11,12 +11,12 @@ use api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use runtime::{
+use runtime::write::{
     conditions::{Verdict, merged, whole_seconds},
     events::Note,
 };
 use scaling::history::History;
-use workload::{pod::PodView, revision::Revision, time::remaining};
+use workload::{templates::revision::Revision, time::remaining, views::pod::PodView};
 
 use super::{
     conditions::{Assessment, Counts, checkpoint_failed::LOST},

@@ -121,8 +121,10 @@ fn an_image_that_cannot_be_pulled_takes_no_worker_down() {
     scene.edit_spec(|spec| spec.image = Some("agent:typo".to_owned()));
     scene.settle(0);
     scene.observe(|observed| {
-        observed.older =
-            vec![workload::deployment::OlderRevision { revision: Default::default(), pods: before }];
+        observed.older = vec![workload::templates::deployment::OlderRevision {
+            revision: Default::default(),
+            pods: before,
+        }];
     });
     scene.pods(&[
         "{name: coder-1, node: a, phase: Pending, containers: [{name: worker, state: {waiting: {reason: \
@@ -253,19 +255,20 @@ fn strategy_beside(old: usize, modes: &str, new: &str) -> (serde_json::Value, Op
     let spec = format!("{{role: coder, replicas: {old}, checkpoint: {{claimName: states}}}}");
     let mut scene = Scene::ready(&spec, old);
     let old = scene.observed().deployed.clone().unwrap();
-    let record = workload::deployment::TemplateRecord {
+    let record = workload::templates::deployment::TemplateRecord {
         resolved: "{}".into(),
         template: "{\"claimName\":\"states\"}".into(),
         token_account: None,
     };
-    let revision = workload::deployment::ReplicaSetView {
+    let revision = workload::templates::deployment::ReplicaSetView {
         rendered: Some(Box::new(record)),
-        ..workload::deployment::ReplicaSetView::default()
+        ..workload::templates::deployment::ReplicaSetView::default()
     };
     let claim = format!("{{metadata: {{name: states}}, spec: {{accessModes: [{modes}]}}}}");
     scene.observe(|observed| {
         observed.claim = Some(std::sync::Arc::new(serde_saphyr::from_str(&claim).unwrap()));
-        observed.older = vec![workload::deployment::OlderRevision { revision: revision.into(), pods: old }];
+        observed.older =
+            vec![workload::templates::deployment::OlderRevision { revision: revision.into(), pods: old }];
     });
     scene.pods(&[&format!("{{name: coder-9, {new}}}")]);
     let plan = scene.plan();
@@ -317,8 +320,10 @@ fn unreported(spec: &str, started: i64) -> Scene {
     scene.settle(0);
     scene.observe(|observed| {
         observed.deployment.as_mut().unwrap().replicas = 1;
-        observed.older =
-            vec![workload::deployment::OlderRevision { revision: Default::default(), pods: before }];
+        observed.older = vec![workload::templates::deployment::OlderRevision {
+            revision: Default::default(),
+            pods: before,
+        }];
     });
     scene.pods(&[&format!(
         "{{name: coder-9, node: a, phase: Running, init: [{{name: monitor, state: {{running: {{}}}}}}], containers: [{{name: \

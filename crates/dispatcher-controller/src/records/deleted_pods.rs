@@ -8,8 +8,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use runtime::cache::Cache;
-use workload::{pod::PodView, time::elapsed};
+use runtime::watch::cache::Cache;
+use workload::{time::elapsed, views::pod::PodView};
 
 use super::{revisions::Revision, tokens::message_of};
 

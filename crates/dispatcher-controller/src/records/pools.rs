@@ -9,7 +9,7 @@ use std::{
 
 use api::aidispatcher::{AIDispatcher, AIDispatcherStatus};
 use jiff::Timestamp;
-use runtime::cache::Cache;
+use runtime::watch::cache::Cache;
 use scaling::history::History;
 use workload::time::elapsed;
 

@@ -16,10 +16,13 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::{Resource, ResourceExt as _};
-use runtime::cache::{Cache, Key, controller_of, is_of_kind};
+use runtime::{
+    key::Key,
+    watch::cache::{Cache, controller_of, is_of_kind},
+};
 use workload::{
-    deployment::{DeploymentView, ReplicaSetView},
-    pod::PodView,
+    templates::deployment::{DeploymentView, ReplicaSetView},
+    views::pod::PodView,
 };
 
 use crate::{Child, names};
@@ -194,7 +197,7 @@ fn owned_in<K: Resource>(owners: &Cache<K>, namespace: &str, owner: &OwnerRefere
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use runtime::watched::Watched as _;
+    use runtime::watch::watched::Watched as _;
     use serde_json::json;
 
     use crate::tests::{dispatcher, pod};

@@ -16,8 +16,8 @@ use api::{
     monitor::Message,
 };
 use jiff::Timestamp;
-use runtime::{cache::Cache, conditions::whole_seconds};
-use workload::{container::last_end, pod::PodView, time::elapsed};
+use runtime::{watch::cache::Cache, write::conditions::whole_seconds};
+use workload::{faults::container::last_end, time::elapsed, views::pod::PodView};
 
 use super::revisions::{Revision, Revisions};
 use crate::names::MONITOR;

@@ -12,9 +12,12 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use runtime::{
-    cache::{Cache, Key, controller_of, is_of_kind},
+    key::Key,
     process::Process,
-    relations::Referrers,
+    watch::{
+        cache::{Cache, controller_of, is_of_kind},
+        relations::Referrers,
+    },
 };
 use serde::Deserialize;
 

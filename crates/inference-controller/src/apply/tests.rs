@@ -9,13 +9,16 @@ use api::labels;
 use http::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use runtime::{
-    apply::Writer, cache::Cache, events::Recorder, logs::Logs, metrics::Metrics, reconcile::Decision,
+    metrics::Metrics,
+    read::logs::Logs,
+    reconcile::Decision,
+    watch::cache::Cache,
+    write::{apply::Writer, events::Recorder},
 };
 use serde_json::{Value, json};
 use workload::{
-    node::{LossKind, NodeLoss},
-    pace::Allowance,
-    stranded::Nodes,
+    faults::{pace::Allowance, stranded::Nodes},
+    views::node::{LossKind, NodeLoss},
 };
 
 use super::*;

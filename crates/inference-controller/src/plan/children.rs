@@ -5,7 +5,7 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use serde::Serialize;
-use workload::{deployment::RenderedDeployment, revision::Revision};
+use workload::templates::{deployment::RenderedDeployment, revision::Revision};
 
 use super::rollout::Strategy;
 use crate::{observe::Observed, validate::ValidInference};

@@ -3,7 +3,7 @@
 use api::aiinference::LastColdStart;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use workload::pod::PodView;
+use workload::views::pod::PodView;
 
 use crate::{names::ENGINE, observe::Observed, validate::ValidInference};
 

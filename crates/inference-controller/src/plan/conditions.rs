@@ -6,14 +6,15 @@ use std::{sync::Arc, time::Duration};
 
 use api::{aiinference::Phase, conditions, reasons};
 use jiff::Timestamp;
-use runtime::{conditions::Verdict, refusal::Refusal};
+use runtime::write::{conditions::Verdict, refusal::Refusal};
 use workload::{
-    container::{WarmUp, last_end, warm_up, was_killed},
-    node::LossKind,
-    pinned_template::summary,
-    pod::{Container, PodView},
-    revision::Revision,
+    faults::container::{WarmUp, last_end, warm_up, was_killed},
+    templates::{pinned_template::summary, revision::Revision},
     time::remaining,
+    views::{
+        node::LossKind,
+        pod::{Container, PodView},
+    },
 };
 
 use super::{

@@ -5,7 +5,7 @@ use api::{
     aiinference::{AIInferenceStatus, Phase},
     conditions, reasons,
 };
-use runtime::{
+use runtime::write::{
     conditions::Verdict,
     events::{Note, Severity},
 };

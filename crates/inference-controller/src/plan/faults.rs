@@ -8,15 +8,20 @@ use std::{sync::Arc, time::Duration};
 use api::reasons;
 use jiff::Timestamp;
 use workload::{
-    Cause, Finding, claim,
-    container::{crash, keeps_ending, quote, start_fault, written_cause},
-    crashes::{Crash, Log, log_to_read},
-    deployment::DeploymentView,
-    event::{MissingSecret, VolumeFailure},
-    evictions,
-    gpu::{Demand, NodeCapacity, unschedulable},
-    loader,
-    pod::{Container, PodView},
+    Cause, Finding,
+    faults::{
+        container::{crash, keeps_ending, quote, start_fault, written_cause},
+        crashes::{Crash, Log, log_to_read},
+        event::{MissingSecret, VolumeFailure},
+        evictions,
+        gpu::{Demand, NodeCapacity, unschedulable},
+        loader,
+    },
+    templates::deployment::DeploymentView,
+    views::{
+        claim,
+        pod::{Container, PodView},
+    },
 };
 
 use super::pod::{
@@ -186,7 +191,7 @@ fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<
 #[cfg(test)]
 mod tests {
     use api::loader::ExitCode;
-    use workload::container::IMAGE_FAULTS;
+    use workload::faults::container::IMAGE_FAULTS;
 
     use crate::{
         tests::{Scene, at, pod},

@@ -8,18 +8,20 @@ use std::time::Duration;
 use api::{aiinference::Migration, reasons};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use runtime::{
+use runtime::write::{
     conditions::whole_seconds,
     events::{Note, Severity},
 };
 use serde::Serialize;
 use workload::{
-    gpu_faults::{self, FaultyPods},
-    migrations::{MOST_OF_ONE, PodMigration},
-    pace::Allowance,
-    pod::PodView,
-    revision::Revision,
-    stranded::{StrandedPods, Terms},
+    faults::{
+        gpu_faults::{self, FaultyPods},
+        migrations::{MOST_OF_ONE, PodMigration},
+        pace::Allowance,
+        stranded::{StrandedPods, Terms},
+    },
+    templates::revision::Revision,
+    views::pod::PodView,
 };
 
 use crate::{names::ENGINE, observe::Observed, validate::ValidInference};
@@ -174,9 +176,8 @@ mod tests {
     use api::conditions;
 
     use workload::{
-        gpu_faults::GpuFault,
-        node::{LossKind, NodeLoss},
-        stranded::Nodes,
+        faults::{gpu_faults::GpuFault, stranded::Nodes},
+        views::node::{LossKind, NodeLoss},
     };
 
     use crate::{
@@ -255,7 +256,7 @@ mod tests {
 
         let observed = self::scene(LossKind::Unreachable, 12).observed();
         let valid = validate(&observed.inference).unwrap();
-        let refusal = runtime::refusal::Refusal::Denied("no".into());
+        let refusal = runtime::write::refusal::Refusal::Denied("no".into());
         let plan = super::super::refused(&refusal, &valid, &observed, &nothing, &defaults(&[]), at(0));
         assert_eq!(
             plan.requeue_after,
@@ -277,7 +278,7 @@ mod tests {
         }
         let observed = scene.observed();
         let valid = validate(&observed.inference).unwrap();
-        let refusal = runtime::refusal::Refusal::Denied("no".into());
+        let refusal = runtime::write::refusal::Refusal::Denied("no".into());
         let nothing = Allowance::default();
         let refused = super::super::refused(&refusal, &valid, &observed, &nothing, &defaults(&[]), at(0));
         assert_eq!(recorded(refused), ["b"]);

@@ -9,7 +9,7 @@ use k8s_openapi::{
     api::core::v1::{LocalObjectReference, PodSpec, PodTemplateSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use workload::template::{non_empty, pod_security, product_affinity, tolerations};
+use workload::templates::template::{non_empty, pod_security, product_affinity, tolerations};
 
 use super::{
     defaults::Defaults,

@@ -1,7 +1,7 @@
 //! The revision of the current spec. `workload::revision` decides which recorded template is used. Pure.
 
 use serde_json::{Value, json};
-use workload::revision::{DesiredTemplate, Revision};
+use workload::templates::revision::{DesiredTemplate, Revision};
 
 use super::{defaults::Defaults, pod::pod_template};
 use crate::{engine::Profile, names::ENGINE, observe::Observed, validate::ValidInference};
@@ -24,7 +24,13 @@ pub(super) fn revision<'a>(
     let of_release = of_release.map(|(name, value)| (name.to_owned(), value)).into();
     let pods = observed.deployed.as_deref().unwrap_or_default();
     let deployed = (observed.deployment.as_ref(), pods);
-    workload::revision::revision(desired(valid, observed), rendered, of_release, deployed, &observed.older)
+    workload::templates::revision::revision(
+        desired(valid, observed),
+        rendered,
+        of_release,
+        deployed,
+        &observed.older,
+    )
 }
 
 /// `status.resolved`.

@@ -8,12 +8,13 @@ use std::time::Duration;
 use api::aiinference::Rollout;
 use jiff::Timestamp;
 use workload::{
-    deployment::{DeploymentView, OlderRevision},
-    gpu::Fit,
-    pod::PodView,
-    quota::Exceeded,
-    revision::Revision,
+    faults::{gpu::Fit, quota::Exceeded},
+    templates::{
+        deployment::{DeploymentView, OlderRevision},
+        revision::Revision,
+    },
     time::remaining,
+    views::pod::PodView,
 };
 
 use super::faults::{claim_fault, demand};

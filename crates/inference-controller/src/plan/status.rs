@@ -11,8 +11,8 @@ use api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use runtime::conditions::{merged, whole_seconds};
-use workload::{gpu::Gpus, pod::PodView, revision::Revision, time::remaining};
+use runtime::write::conditions::{merged, whole_seconds};
+use workload::{faults::gpu::Gpus, templates::revision::Revision, time::remaining, views::pod::PodView};
 
 use super::{
     children::service,

@@ -7,12 +7,10 @@ use api::{
     conditions, labels, reasons,
 };
 use k8s_openapi::{api::core::v1::PodTemplateSpec, apimachinery::pkg::apis::meta::v1::Time};
-use runtime::{events::Severity, refusal::Refusal};
+use runtime::write::{events::Severity, refusal::Refusal};
 use workload::{
-    crashes::Crash,
-    deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
-    gpu::NodeCapacity,
-    pace::Allowance,
+    faults::{crashes::Crash, gpu::NodeCapacity, pace::Allowance},
+    templates::deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
 };
 
 use super::{LEFTOVER_RETRY, OVERDUE_RETRY, Plan, children::Child, refused, rejected};

@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{Resource, ResourceExt};
 use runtime::{
-    apply::{ApplyError, Stale, Written},
-    cache::Cache,
-    children::Children,
     controller::ReconcileError,
-    watched::Watched,
+    watch::{cache::Cache, watched::Watched},
+    write::{
+        apply::{ApplyError, Stale, Written},
+        children::Children,
+    },
 };
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ use kube::{
 use runtime::{
     client::{self, Deadlines, LeaderGuard, WriteGuard},
     clock::Clock,
-    logs::{Logs, Tail},
+    read::logs::{Logs, Tail},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},

@@ -19,12 +19,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Resource;
 use runtime::{
-    apply::ApplyError,
-    cache::Cache,
-    children::Children,
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
-    watch::{Scope, Timings, Watches},
+    watch::{Scope, Timings, Watches, cache::Cache},
+    write::{apply::ApplyError, children::Children},
 };
 use tokio::{process::Command, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;

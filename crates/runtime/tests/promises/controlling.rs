@@ -15,13 +15,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Resource;
 use runtime::{
-    apply::{ApplyError, Writer},
-    cache::{Cache, Key},
-    children::Children,
-    controller::{Controller, Next, Options, ReconcileError, Waker},
+    controller::{Controller, Next, Options, ReconcileError},
+    key::Key,
     metrics::Metrics,
-    queue::{Backoff, EventDelays},
-    watch::{Scope, Timings, Watches},
+    queue::{Backoff, EventDelays, Waker},
+    watch::{Scope, Timings, Watches, cache::Cache},
+    write::{
+        apply::{ApplyError, Writer},
+        children::Children,
+    },
 };
 use serde_json::json;
 use tokio::{

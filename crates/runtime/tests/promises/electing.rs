@@ -12,11 +12,10 @@ use futures::future::join_all;
 use http::{HeaderValue, header};
 use k8s_openapi::api::coordination::v1::Lease;
 use runtime::{
-    cache::Cache,
     client::{Deadlines, LeaderGuard, WriteGuard, build},
     clock::Clock,
-    lease::{Elector, Timings},
-    watch::{Scope, Watches},
+    process::lease::{Elector, Timings},
+    watch::{Scope, Watches, cache::Cache},
 };
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};

@@ -13,14 +13,16 @@ use k8s_openapi::{
 };
 use kube::{Client, Config};
 use runtime::{
-    apply::Writer,
-    cache::Cache,
-    cached_child::{CachedChild, Metadata},
     client::{self, Deadlines, WriteGuard},
     clock::Clock,
-    health::WatchesHealth,
     metrics::Metrics,
-    watch::{Scope, Timings, Wanted, Watches},
+    watch::{
+        Scope, Timings, Wanted, Watches,
+        cache::Cache,
+        cached_child::{CachedChild, Metadata},
+        health::WatchesHealth,
+    },
+    write::apply::Writer,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;

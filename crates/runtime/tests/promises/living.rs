@@ -14,13 +14,15 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use runtime::{
-    apply::ApplyError,
-    args::RuntimeArgs,
-    cache::Cache,
     client::LeaderGuard,
     controller::Next,
-    lease::{Elector, Timings},
-    process::{self, Identity, Process, Started},
+    process::{
+        self, Identity, Process, Started,
+        args::RuntimeArgs,
+        lease::{Elector, Timings},
+    },
+    watch::cache::Cache,
+    write::apply::ApplyError,
 };
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::{

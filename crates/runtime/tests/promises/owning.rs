@@ -5,10 +5,11 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Resource;
 use runtime::{
-    apply::{ApplyError, Stale, Written},
-    cache::Cache,
-    children::Children,
-    watch::{Scope, Watches},
+    watch::{Scope, Watches, cache::Cache},
+    write::{
+        apply::{ApplyError, Stale, Written},
+        children::Children,
+    },
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Resource;
-use runtime::{apply::Stale, cache::Key};
+use runtime::{key::Key, write::apply::Stale};
 use serde_json::json;
 
 use crate::{

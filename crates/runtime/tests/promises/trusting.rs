@@ -13,10 +13,10 @@ use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
 use kube::{Api, Client, Config};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use runtime::{
-    cache::Cache,
     client::{self, Deadlines, LeaderGuard, WriteGuard},
     clock::Clock,
-    lease::{Elector, Timings},
+    process::lease::{Elector, Timings},
+    watch::cache::Cache,
 };
 use rustls::{
     ServerConfig, ServerConnection, StreamOwned,

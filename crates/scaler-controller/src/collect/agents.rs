@@ -10,9 +10,10 @@ use std::{
 use jiff::Timestamp;
 use metrics_client::{args::AgentsArgs, discovery::SliceView, sources::Sources, view::View};
 use runtime::{
-    cache::{Cache, Key},
+    key::Key,
     polling::{Polled, Polling, Trigger},
     process::Process,
+    watch::cache::Cache,
 };
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;

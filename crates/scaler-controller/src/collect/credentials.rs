@@ -10,8 +10,8 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use runtime::{
-    cache::Key,
-    secrets::{Found, Secrets},
+    key::Key,
+    read::secrets::{Found, Secrets},
 };
 
 use crate::sources::{

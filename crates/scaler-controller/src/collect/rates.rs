@@ -155,7 +155,7 @@ pub(crate) async fn read_shared(
 
 #[cfg(test)]
 mod tests {
-    use exposition::parse;
+    use text::exposition::parse;
 
     use super::*;
     use crate::sources::{

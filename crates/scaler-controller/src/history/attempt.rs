@@ -5,7 +5,7 @@ use std::time::Duration;
 use api::aiscaler::{AIScalerStatus, Decision};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::{events::Note, scale::Scaled};
+use runtime::write::{events::Note, scale::Scaled};
 
 use super::{Past, record};
 

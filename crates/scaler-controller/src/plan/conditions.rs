@@ -3,14 +3,16 @@
 //! Transition times are set in `status`.
 
 use api::{aiscaler::Mode, conditions, reasons};
-use runtime::conditions::{Verdict, whole_seconds};
+use runtime::write::conditions::{Verdict, whole_seconds};
 use scaling::{
     behavior::Rules,
-    conclusion::{Able, Active, Limited},
-    decide::Decision,
+    decide::{
+        Decision,
+        conclusion::{Able, Active, Limited},
+        record::Record,
+    },
     measurement::Measurement,
     reading::Fault,
-    record::Record,
     supply::Supply,
 };
 

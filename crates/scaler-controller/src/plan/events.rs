@@ -1,7 +1,7 @@
 //! Events: replicas were set, and why an AIScaler does not scale. Pure.
 
 use api::{conditions, reasons};
-use runtime::{
+use runtime::write::{
     conditions::Verdict,
     events::{Note, Severity},
 };

@@ -1,6 +1,6 @@
 //! The numbers of a metric, as a user reads them. Pure.
 
-use scaling::{measurement::Measurement, policy::Kind, reading::Milli, record::MetricInputs};
+use scaling::{decide::record::MetricInputs, measurement::Measurement, policy::Kind, reading::Milli};
 
 use crate::validate::word;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use runtime::refusal::Refusal;
+use runtime::write::refusal::Refusal;
 
 use crate::observe::{Found, Observed};
 

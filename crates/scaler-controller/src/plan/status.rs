@@ -6,11 +6,8 @@ use api::aiscaler::{
     AIScalerStatus, ColdStart, Decision as StoredDecision, MetricReading, MetricStatus, Mode,
 };
 use jiff::Timestamp;
-use runtime::conditions::{Verdict, merged, whole_seconds};
-use scaling::{
-    decide::{Decision, Outcome},
-    record::MetricInputs,
-};
+use runtime::write::conditions::{Verdict, merged, whole_seconds};
+use scaling::decide::{Decision, Outcome, record::MetricInputs};
 
 use super::{State, Writes, metric};
 use crate::{

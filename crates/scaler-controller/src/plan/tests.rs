@@ -6,13 +6,18 @@ use api::aiscaler::{AIScaler, AIScalerStatus, ColdStart, Decision as StoredDecis
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use proptest::prelude::*;
-use runtime::{cache::Key, events::Note, reconcile::Decision, refusal::Refusal, scale::Scaled};
+use runtime::{
+    key::Key,
+    reconcile::Decision,
+    write::{events::Note, refusal::Refusal, scale::Scaled},
+};
 use scaling::{
-    conclusion::recompute,
-    conclusion::{Able, Active, Limited},
+    decide::{
+        conclusion::{Able, Active, Limited, recompute},
+        record::{Inputs, Record},
+    },
     policy::Extras,
     reading::{Fault, Milli, PodSample, Reading},
-    record::{Inputs, Record},
 };
 
 use super::{Doubt, Plan, plan, refused, rejected};

@@ -153,7 +153,7 @@ fn cause(fault: &Fault) -> Cause {
 mod tests {
     use std::time::Duration;
 
-    use exposition::parse;
+    use text::exposition::parse;
 
     use super::*;
     use crate::sources::{

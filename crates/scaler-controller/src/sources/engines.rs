@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use exposition::{Exposition, Kind, Series};
+use text::exposition::{Exposition, Kind, Series};
 
 use super::{Fault, WantedKind, histogram::Buckets, promql::looks_like_a_counter};
 
@@ -170,7 +170,7 @@ impl Load {
 }
 
 impl Wanted {
-    /// Whether a series of this name is needed. For [`exposition::parse`].
+    /// Whether a series of this name is needed. For [`text::exposition::parse`].
     pub fn needs(&self, series: &str) -> bool {
         match self {
             Self::OfEngine(engine, load) => PROFILES

@@ -1,6 +1,6 @@
 //! Buckets of a classic histogram: their growth between two scrapes, and quantiles of it. Pure.
 
-use exposition::Series;
+use text::exposition::Series;
 
 /// Buckets of one histogram; an engine has about 20, TGI 35.
 const MOST_BUCKETS: usize = 128;
@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use exposition::parse;
+    use text::exposition::parse;
 
     fn buckets(counts: &[(&str, f64)]) -> Buckets {
         let text: String =

@@ -13,11 +13,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use exposition::{Exposition, MOST_SERIES};
 use http::{Request, StatusCode, header};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use text::exposition::{Exposition, MOST_SERIES};
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
@@ -127,7 +127,7 @@ pub async fn poll_once(
 ) -> Result<Scraped, Fault> {
     // Without a wait from here on, so that no text is kept while others are read.
     let text = scrape(pod, limits, batch).await?;
-    let read = exposition::parse(&text, |series| wanted.needs(series));
+    let read = text::exposition::parse(&text, |series| wanted.needs(series));
     if read.is_cut {
         return Err(Fault::TooManyMetrics { pod: pod.name.to_owned(), limit: MOST_SERIES });
     }

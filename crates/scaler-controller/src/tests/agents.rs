@@ -16,9 +16,9 @@ use proto::metrics::v1::{
     metrics_server::{Metrics as Contract, MetricsServer},
 };
 use runtime::{
-    apply::ApplyError,
     controller::{Controller, Next, Options},
     metrics::Metrics,
+    write::apply::ApplyError,
 };
 use scaling::reading::Reading;
 use serde_json::json;

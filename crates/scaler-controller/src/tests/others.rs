@@ -6,7 +6,7 @@ use api::aiscaler::AIScaler;
 use fake_api::ScriptedApi;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::ApiResource;
-use runtime::{polling::Polled, scale::Scaled};
+use runtime::{polling::Polled, write::scale::Scaled};
 use serde_json::{Value, json};
 
 use super::{

@@ -1,6 +1,6 @@
 //! What becomes of writes of replicas and statuses: refused, failed, lost, outdated.
 
-use runtime::scale::Scaled;
+use runtime::write::scale::Scaled;
 
 use super::*;
 use crate::{apply::apply, history::attempt::Attempted, plan::Plan, target::other_kinds::ScaleRead};

@@ -3,8 +3,7 @@
 use super::*;
 use crate::{
     behavior::{Behavior, Change, Rate, Select},
-    conclusion::Able,
-    conclusion::recompute,
+    decide::conclusion::{Able, recompute},
     policy::{Bounds, Extras, Kind, MissingMetrics, TargetValue},
     reading::PodSample,
     target::{Pod, PodState, Work},

@@ -3,13 +3,15 @@
 use jiff::Timestamp;
 use proptest::prelude::*;
 use scaling::{
-    conclusion::Active,
-    conclusion::recompute,
-    decide::{Decision, Outcome, decide},
+    decide::{
+        Decision, Outcome,
+        conclusion::{Active, recompute},
+        decide,
+        record::Record,
+    },
     history::{History, MOST, Recommendation, ScaleEvent},
     policy::{Arithmetic, Bounds, Kind, Metric, Policy, TargetValue},
     reading::{Fault, PodSample, Reading},
-    record::Record,
     target::{Pod, Target},
 };
 

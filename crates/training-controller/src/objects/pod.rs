@@ -1,7 +1,7 @@
 //! Pods of a TrainingJob: their main containers, the Job that each belongs to, and whether one has stopped. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use workload::pod::PodView;
+use workload::views::pod::PodView;
 
 use super::job_view::JobView;
 

@@ -4,13 +4,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use api::trainingjob::TrainingJob;
 use runtime::{
-    cache::{Cache, Key},
-    relations::Referrers,
+    key::Key,
+    watch::{cache::Cache, relations::Referrers},
 };
 use workload::{
-    claim::ClaimView,
-    container::start_fault,
-    pod::{Container, PodView},
+    faults::container::start_fault,
+    views::{
+        claim::ClaimView,
+        pod::{Container, PodView},
+    },
 };
 
 use crate::{

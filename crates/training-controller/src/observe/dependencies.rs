@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use api::trainingjob::TrainingJob;
 use runtime::{
-    cache::{Cache, Key},
-    relations::Referrers,
+    key::Key,
+    watch::{cache::Cache, relations::Referrers},
 };
 
 use crate::{

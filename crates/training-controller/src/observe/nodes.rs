@@ -7,12 +7,16 @@ use std::{
 
 use api::trainingjob::TrainingJob;
 use jiff::Timestamp;
-use runtime::cache::{Cache, Key};
+use runtime::{key::Key, watch::cache::Cache};
 use workload::{
-    gpu::{self, NodeCapacity},
-    node::{NodeLosses, NodeView},
-    pod::PodView,
-    stranded::Nodes,
+    faults::{
+        gpu::{self, NodeCapacity},
+        stranded::Nodes,
+    },
+    views::{
+        node::{NodeLosses, NodeView},
+        pod::PodView,
+    },
 };
 
 use crate::{Context, objects::pod::has_stopped};

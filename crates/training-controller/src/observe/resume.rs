@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use api::trainingjob::TrainingJob;
-use runtime::cache::Key;
-use workload::pod::PodView;
+use runtime::key::Key;
+use workload::views::pod::PodView;
 
 use super::claims::writers;
 use crate::{
@@ -69,7 +69,7 @@ mod tests {
         conditions, reasons,
         trainingjob::{Phase, TrainingJobStatus},
     };
-    use runtime::conditions::{Verdict, merged};
+    use runtime::write::conditions::{Verdict, merged};
 
     use super::*;
     use crate::tests::{at, job};

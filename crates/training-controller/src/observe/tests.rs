@@ -9,11 +9,11 @@ use api::{
     },
 };
 use runtime::{
-    cache::{Cache, Key},
-    relations::Referrers,
+    key::Key,
+    watch::{cache::Cache, relations::Referrers},
 };
 use serde_json::json;
-use workload::pod::PodView;
+use workload::views::pod::PodView;
 
 use super::{
     claims::uploader,

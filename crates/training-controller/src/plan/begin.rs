@@ -6,7 +6,7 @@ use api::{
     reasons,
     trainingjob::{Resolved, TrainingJobStatus},
 };
-use runtime::conditions::whole_seconds;
+use runtime::write::conditions::whole_seconds;
 
 use super::{
     Child, Deletion, Run, Scene,

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use api::reasons;
-use workload::{pace::Allowance, pod::PodView, stranded::StrandedPods};
+use workload::{
+    faults::{pace::Allowance, stranded::StrandedPods},
+    views::pod::PodView,
+};
 
 use super::{Deletion, Scene};
 use crate::{

@@ -1,7 +1,7 @@
 //! What a plan rests on and a watch may not show, because it is late, or because an object lacks the labels that it selects.
 //! Pure: `confirm` asks the API server.
 
-use workload::pod::PodView;
+use workload::views::pod::PodView;
 
 use super::{Child, Retirement, Run};
 use crate::{

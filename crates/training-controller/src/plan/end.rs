@@ -6,7 +6,7 @@ use api::{
     launcher, reasons,
     trainingjob::{Method, TrainingJob, TrainingJobStatus},
 };
-use runtime::conditions::whole_seconds;
+use runtime::write::conditions::whole_seconds;
 
 use super::{
     Run, Scene,

@@ -4,7 +4,7 @@ use api::{
     conditions, reasons,
     trainingjob::{Method, OnNonFiniteLoss, TrainingJobStatus},
 };
-use runtime::{
+use runtime::write::{
     conditions::Verdict,
     events::{Note, Severity},
 };

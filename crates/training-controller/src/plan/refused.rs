@@ -7,7 +7,7 @@ use api::{
     trainingjob::{Phase, TrainingJobStatus},
 };
 use jiff::Timestamp;
-use runtime::{
+use runtime::write::{
     conditions::{Verdict, merged},
     refusal::Refusal,
 };

@@ -7,7 +7,7 @@ use api::{
     reasons,
     trainingjob::{ResolvedResume, TrainingJob},
 };
-use workload::{Cause, claim as claims};
+use workload::{Cause, views::claim as claims};
 
 use super::{children::mitigation, dependencies::Dependencies};
 use crate::{

@@ -13,16 +13,17 @@ use api::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use runtime::{
-    events::{Note, Severity},
     reconcile::LATE_WATCH_RETRY,
+    write::events::{Note, Severity},
 };
 use serde::Serialize;
 use workload::{
-    claim::ClaimView,
-    pace::Allowance,
-    pod::PodView,
-    stranded::{StrandedPods, Terms},
+    faults::{
+        pace::Allowance,
+        stranded::{StrandedPods, Terms},
+    },
     time::remaining,
+    views::{claim::ClaimView, pod::PodView},
 };
 
 use super::{

@@ -11,7 +11,7 @@ use api::{
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::conditions::{Verdict, merged, whole_seconds};
+use runtime::write::conditions::{Verdict, merged, whole_seconds};
 use workload::time::elapsed;
 
 use super::attempt::{

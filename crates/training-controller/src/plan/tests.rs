@@ -13,12 +13,14 @@ use api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::{api::batch::v1::Job, apimachinery::pkg::apis::meta::v1::Time};
-use runtime::events::Note;
+use runtime::write::events::Note;
 use serde_json::{Value, json};
 use workload::{
-    node::{LossKind, NodeLoss},
-    pod::PodView,
-    stranded::Nodes,
+    faults::stranded::Nodes,
+    views::{
+        node::{LossKind, NodeLoss},
+        pod::PodView,
+    },
 };
 
 use super::{Child, Deletion, Run, run};

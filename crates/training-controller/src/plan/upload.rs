@@ -14,18 +14,15 @@ use api::{
 };
 use jiff::{SignedDuration, Timestamp, Unit};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use runtime::{
+use runtime::write::{
     conditions::{Verdict, whole_seconds},
     events::{Note, Severity},
 };
 use workload::{
     Cause,
-    container::quote,
-    gpu::unschedulable,
-    pace::Allowance,
-    pod::{PodView, Terminated},
-    stranded::StrandedPods,
+    faults::{container::quote, gpu::unschedulable, pace::Allowance, stranded::StrandedPods},
     time::{elapsed, remaining},
+    views::pod::{PodView, Terminated},
 };
 
 use super::{

@@ -12,7 +12,7 @@ use std::{
 };
 
 use api::trainingjob::{DEFAULT_OUTPUT_DIR, TrainingJob, TrainingJobSpec};
-use runtime::cache::Key;
+use runtime::key::Key;
 
 use crate::names;
 

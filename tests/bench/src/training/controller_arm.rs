@@ -12,9 +12,10 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     CONNECTIONS, CONTROLLER, COUNTED,
     jobs::{
-        Burst, NAMESPACE, SeenJobs, has_succeeded, names, patience, seconds_until, sightings, training_job,
+        Burst, NAMESPACE, SeenJobs, Setting, has_succeeded, names, patience, seconds_until, sightings,
+        training_job,
     },
-    plane::{Plane, Programs, Setting, settle},
+    plane::{Plane, Programs, settle},
 };
 use crate::{machine, requests::Requests};
 
@@ -44,7 +45,7 @@ pub(super) async fn run(programs: &Programs, setting: &Setting) -> anyhow::Resul
     let mut plane = Plane::start(programs, "controller", setting).await?;
     let processes = plane.processes().await?;
     let controller = processes.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
-    let mut seen = SeenJobs::from_now_on(&plane).await?;
+    let mut seen = SeenJobs::from_now_on(&plane.client).await?;
     let mut succeeded = sightings("Succeeded", &plane.client, has_succeeded).await?;
     let requests_before = plane.cluster.audit_events()?.len();
     let reconciles_before = reconciles(&plane.cluster).await?;

@@ -10,7 +10,6 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::plane::{Plane, SHARED_CLAIM, Setting};
 use crate::{machine::Used, sightings::Sightings};
 
 /// Where the results go.
@@ -20,6 +19,19 @@ pub(super) enum Claims {
     Own,
     /// All jobs use one claim, which is bound already: the only child is a Job
     Shared,
+}
+
+/// What is measured.
+#[derive(Clone, Copy)]
+pub(super) struct Setting {
+    pub(super) count: u32,
+    pub(super) claims: Claims,
+    /// Of each pod.
+    pub(super) run_time: Duration,
+    /// Of its log in a second; `None`: those of the simulation.
+    pub(super) lines: Option<u32>,
+    /// How long the controller is observed at rest.
+    pub(super) rest: Duration,
 }
 
 /// What a burst took.
@@ -35,6 +47,8 @@ pub(super) struct Burst {
 }
 
 pub(super) const NAMESPACE: &str = "bench";
+/// The claim of all jobs that have none of their own.
+pub(super) const SHARED_CLAIM: &str = "results";
 /// The job whose children are copied, and the owner of the copies.
 pub(super) const WARM_UP: &str = "train-00000";
 
@@ -87,10 +101,10 @@ pub(super) struct SeenJobs {
 }
 
 impl SeenJobs {
-    pub(super) async fn from_now_on(plane: &Plane) -> anyhow::Result<Self> {
+    pub(super) async fn from_now_on(client: &Client) -> anyhow::Result<Self> {
         Ok(Self {
-            created: sightings("created", &plane.client, |_: &Job| true).await?,
-            complete: sightings("Complete", &plane.client, is_complete).await?,
+            created: sightings("created", client, |_: &Job| true).await?,
+            complete: sightings("Complete", client, is_complete).await?,
         })
     }
 

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 use super::{
     CONNECTIONS, CONTROLLER,
     controller_arm::create,
-    jobs::{Burst, SeenJobs, WARM_UP, names, patience},
-    plane::{Plane, Programs, Setting, settle},
+    jobs::{Burst, SeenJobs, Setting, WARM_UP, names, patience},
+    plane::{Plane, Programs, settle},
 };
 use crate::children::{NullWriter, OWNER_NAME};
 
@@ -26,7 +26,7 @@ pub(super) struct Nulled {
 pub(super) async fn run(programs: &Programs, setting: &Setting, how: NullWriter) -> anyhow::Result<Nulled> {
     let mut plane = Plane::start(programs, "null", setting).await?;
     plane.cluster.stop_component(CONTROLLER).await?;
-    let mut seen = SeenJobs::from_now_on(&plane).await?;
+    let mut seen = SeenJobs::from_now_on(&plane.client).await?;
     let processes = plane.processes().await?;
     let training_jobs = plane.training_jobs();
     let Plane { cluster: _, client, children, ends } = &mut plane;

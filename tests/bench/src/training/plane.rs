@@ -22,7 +22,10 @@ use tokio::time::timeout;
 
 use super::{
     CONNECTIONS, CONTROLLER,
-    jobs::{Claims, NAMESPACE, WARM_UP, claim_of, has_succeeded, names, patience, training_job},
+    jobs::{
+        Claims, NAMESPACE, SHARED_CLAIM, Setting, WARM_UP, claim_of, has_succeeded, names, patience,
+        training_job,
+    },
     pods::PodEnds,
 };
 use crate::{
@@ -41,19 +44,6 @@ pub(super) struct Programs {
     pub(super) supervisor: PathBuf,
 }
 
-/// What is measured.
-#[derive(Clone, Copy)]
-pub(super) struct Setting {
-    pub(super) count: u32,
-    pub(super) claims: Claims,
-    /// Of each pod.
-    pub(super) run_time: Duration,
-    /// Of its log in a second; `None`: those of the simulation.
-    pub(super) lines: Option<u32>,
-    /// How long the controller is observed at rest.
-    pub(super) rest: Duration,
-}
-
 pub(super) struct Plane {
     pub(super) cluster: Cluster,
     pub(super) client: Client,
@@ -61,8 +51,6 @@ pub(super) struct Plane {
     pub(super) ends: PodEnds,
 }
 
-/// The claim of all jobs that have none of their own.
-pub(super) const SHARED_CLAIM: &str = "results";
 /// That of the claims that the controller makes.
 const VOLUME_SIZE: &str = "50Gi";
 /// Nodes hold at most 110 pods.

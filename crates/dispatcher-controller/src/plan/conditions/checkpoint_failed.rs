@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{conditions, reasons};
 use jiff::Timestamp;
-use runtime::conditions::Verdict;
-use workload::{container::quote, pod::PodView, time::remaining};
+use runtime::write::conditions::Verdict;
+use workload::{faults::container::quote, time::remaining, views::pod::PodView};
 
 use super::holds;
 use crate::{

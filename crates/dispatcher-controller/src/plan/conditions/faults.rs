@@ -8,15 +8,19 @@ use std::{sync::Arc, time::Duration};
 use api::{monitor::ExitCode, reasons};
 use jiff::Timestamp;
 use workload::{
-    Cause, Finding, claim,
-    container::{crash, keeps_ending, last_end, quote, start_fault},
-    deployment::DeploymentView,
-    evictions,
-    gpu::unschedulable,
-    loader,
-    pod::{Container, PodView, Terminated},
-    revision::Revision,
+    Cause, Finding,
+    faults::{
+        container::{crash, keeps_ending, last_end, quote, start_fault},
+        evictions,
+        gpu::unschedulable,
+        loader,
+    },
+    templates::{deployment::DeploymentView, revision::Revision},
     time::remaining,
+    views::{
+        claim,
+        pod::{Container, PodView, Terminated},
+    },
 };
 
 use crate::{

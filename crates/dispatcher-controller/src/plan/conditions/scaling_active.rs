@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use api::{conditions, monitor::metrics, reasons};
 use jiff::Timestamp;
-use runtime::conditions::Verdict;
-use scaling::{conclusion::Active, policy::Kind};
-use workload::{container::quote, time::remaining};
+use runtime::write::conditions::Verdict;
+use scaling::{decide::conclusion::Active, policy::Kind};
+use workload::{faults::container::quote, time::remaining};
 
 use super::{checkpoint_failed::others, fails, holds};
 use crate::{

@@ -10,8 +10,8 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
-use quantity::Bytes;
-use workload::template::{container_security, literal, non_empty};
+use text::quantity::Bytes;
+use workload::templates::template::{container_security, literal, non_empty};
 
 use super::{from_secret, grace_seconds, memory_variables, value, volumes};
 use crate::{

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
     VolumeMount,
 };
-use quantity::Bytes;
-use workload::template::mount;
+use text::quantity::Bytes;
+use workload::templates::template::mount;
 
 use crate::validate::{Storage, ValidDispatcher};
 

@@ -5,7 +5,7 @@ use k8s_openapi::{
     api::core::v1::{Container, EnvVar, HTTPGetAction, Probe, ResourceRequirements},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use workload::template::{container_security, env_var, non_empty};
+use workload::templates::template::{container_security, env_var, non_empty};
 
 use super::{from_secret, memory_variables, value, volumes};
 use crate::{

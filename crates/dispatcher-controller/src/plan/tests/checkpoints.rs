@@ -66,7 +66,7 @@ fn state_that_was_lost_is_told_once_and_stays_in_the_status_for_a_while() {
 }
 
 /// A pod that has failed, and whose state was not saved.
-fn failed(name: &str, finished: i64) -> std::sync::Arc<workload::pod::PodView> {
+fn failed(name: &str, finished: i64) -> std::sync::Arc<workload::views::pod::PodView> {
     std::sync::Arc::new(crate::tests::pod(&format!(
         "{{name: {name}, phase: Failed, init: [{{name: monitor, state: {{terminated: {{exitCode: 0, message: \
          '{{\"tokens\": 7, \"error\": \"away\"}}', finishedAt: '{}'}}}}}}]}}",

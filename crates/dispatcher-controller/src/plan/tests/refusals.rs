@@ -1,6 +1,6 @@
 //! What follows a Deployment that the API server has refused.
 
-use runtime::refusal::Refusal;
+use runtime::write::refusal::Refusal;
 
 use super::*;
 

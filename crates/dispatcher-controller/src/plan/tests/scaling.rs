@@ -666,7 +666,7 @@ fn marks_and_budget_follow_the_workers_of_a_pool_that_is_paused_invalid_or_refus
     assert!(plan.deployment.is_none());
     assert_eq!((marks(&plan), unavailable(&plan)), (unmarked.to_vec(), 2.into()));
 
-    let refusal = runtime::refusal::Refusal::Denied("no".to_owned());
+    let refusal = runtime::write::refusal::Refusal::Denied("no".to_owned());
     let plan = crate::plan::refused(&refusal, scene.plan(), scene.observed(), &defaults(&[]), at(0));
     assert_eq!((plan.deployment.is_none(), unavailable(&plan)), (true, 2.into()));
 

@@ -4,7 +4,7 @@ use k8s_openapi::{
     api::apps::v1::{DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
-use workload::{deployment::RenderedDeployment, revision::Revision};
+use workload::templates::{deployment::RenderedDeployment, revision::Revision};
 
 use crate::{
     names,

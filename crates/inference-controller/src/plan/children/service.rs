@@ -5,7 +5,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde_json::Value;
-use workload::revision::Revision;
+use workload::templates::revision::Revision;
 
 use crate::{
     engine::HTTP_PORT,

@@ -9,10 +9,10 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
-use quantity::Bytes;
+use text::quantity::Bytes;
 use workload::{
     digest::digest,
-    template::{container_security, env_var, literal, non_empty, raise},
+    templates::template::{container_security, env_var, literal, non_empty, raise},
 };
 
 use super::{probes, volumes};

@@ -12,8 +12,8 @@ use k8s_openapi::{
     api::core::v1::{Container, EnvVar, EnvVarSource, ResourceRequirements, SecretKeySelector},
     apimachinery::pkg::api::resource::Quantity,
 };
-use quantity::{Bytes, is_less};
-use workload::template::{container_security, env_var, literal, non_empty, raise};
+use text::quantity::{Bytes, is_less};
+use workload::templates::template::{container_security, env_var, literal, non_empty, raise};
 
 use super::volumes;
 use crate::{
@@ -59,13 +59,13 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
     }
 }
 
-/// See `workload::loader::stall_timeout`.
+/// See `workload::faults::loader::stall_timeout`.
 pub(in crate::plan) fn stall_timeout(valid: &ValidInference) -> Duration {
     let own = match &valid.source {
         Source::Store { store, .. } => environment(store),
         Source::Claim { .. } => Vec::new(),
     };
-    workload::loader::stall_timeout(&with_users(own, &valid.loader.env))
+    workload::faults::loader::stall_timeout(&with_users(own, &valid.loader.env))
 }
 
 fn option(name: &str, value: impl std::fmt::Display) -> String {

@@ -9,8 +9,8 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
-use quantity::Bytes;
-use workload::template::mount;
+use text::quantity::Bytes;
+use workload::templates::template::mount;
 
 use crate::{
     engine::{HOME, MODEL_PATH},

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use workload::gpu::NodeCapacity;
+use workload::faults::gpu::NodeCapacity;
 
 use crate::{
     plan::revision::revision,

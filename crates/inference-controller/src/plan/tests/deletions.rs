@@ -2,8 +2,8 @@
 
 use runtime::reconcile::Decision;
 use workload::{
-    node::{LossKind, NodeLoss},
-    stranded::Nodes,
+    faults::stranded::Nodes,
+    views::node::{LossKind, NodeLoss},
 };
 
 use super::*;

@@ -28,7 +28,9 @@ fn new_defaults_do_not_change_existing_templates() {
 }
 
 /// The plan after an edit of the Deployment's record, and the template before it.
-fn with_record(edit: impl FnOnce(&mut workload::deployment::DeploymentView)) -> (Plan, PodTemplateSpec) {
+fn with_record(
+    edit: impl FnOnce(&mut workload::templates::deployment::DeploymentView),
+) -> (Plan, PodTemplateSpec) {
     let mut scene = Scene::ready(1);
     let before = template(&scene.plan());
     scene.observe(|observed| edit(observed.deployment.as_mut().unwrap()));

@@ -1,6 +1,6 @@
 //! What keeps a decision from being written, and what is asked before the first write of a process.
 
-use runtime::{reconcile::Decision, refusal::Refusal};
+use runtime::{reconcile::Decision, write::refusal::Refusal};
 
 use super::{
     Attempted, Doubt, Found, Observed, Plan, Target, at, condition, decided, found, observed, planned, queue,
@@ -42,8 +42,10 @@ fn a_version_of_the_target_that_was_called_outdated_is_not_written_for_a_moment(
     assert!(waits(&plan), "{plan:?}");
     assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(2));
     assert!(planned(&seen(outdated()), at(2)).scale.is_some(), "the conflict had another cause");
-    let newer =
-        Found { scaled: runtime::scale::Scaled { version: "8".into(), ..found(2).scaled }, ..found(2) };
+    let newer = Found {
+        scaled: runtime::write::scale::Scaled { version: "8".into(), ..found(2).scaled },
+        ..found(2)
+    };
     let newer = Observed { target: Target::Found(Box::new(newer)), ..seen(outdated()) };
     assert!(planned(&newer, at(1)).scale.is_some());
 }
@@ -92,7 +94,7 @@ fn an_attempt_is_known_to_the_next_one_and_to_every_plan() {
     assert_eq!(next.before, Some(attempt.clone()));
     let status = planned(&seen(Sampled::default()), at(0)).status;
     let Attempt { note, .. } = attempt.clone();
-    let now = runtime::scale::Scaled { version: "8".into(), replicas: 4, ..found(2).scaled };
+    let now = runtime::write::scale::Scaled { version: "8".into(), replicas: 4, ..found(2).scaled };
     let known = attempt.judged(&now, &Default::default(), None, status.as_ref(), at(1));
     let Attempted::CarriedOut(carried_out) = &known else { panic!("{known:?}") };
     let CarriedOut { note: noted, .. } = &**carried_out;

@@ -1,7 +1,7 @@
 //! What each engine serves, and what is read of it.
 
 use super::*;
-use exposition::parse;
+use text::exposition::parse;
 
 /// Shortened answers of real servers, in the engines' formats.
 const VLLM: &str = r#"

@@ -10,10 +10,10 @@ use api::{
     trainingjob::{AvoidedNode, TrainingJobStatus},
 };
 use jiff::Timestamp;
-use runtime::conditions::whole_seconds;
+use runtime::write::conditions::whole_seconds;
 use workload::{
-    pod::PodView,
     time::{elapsed, remaining},
+    views::pod::PodView,
 };
 
 use super::failure::was_refused;

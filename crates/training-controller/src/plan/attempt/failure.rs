@@ -12,7 +12,7 @@ use api::{
 use jiff::Timestamp;
 use text::{cut, printable, redacted};
 use training_log::Cause;
-use workload::pod::{PodView, Terminated};
+use workload::views::pod::{PodView, Terminated};
 
 use crate::{objects::pod::TRAINER, progress::LogState};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::{conditions, reasons};
 use jiff::Timestamp;
-use runtime::conditions::Verdict;
+use runtime::write::conditions::Verdict;
 use workload::time::remaining;
 
 use super::stage::Attempt;

@@ -17,8 +17,8 @@ use std::time::Duration;
 use api::reasons;
 use jiff::Timestamp;
 use workload::{
-    pod::PodView,
     time::{elapsed, remaining},
+    views::pod::PodView,
 };
 
 use super::{

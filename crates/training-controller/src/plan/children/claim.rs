@@ -11,10 +11,10 @@ use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
-use quantity::Bytes;
+use text::quantity::Bytes;
 use workload::{
     Cause,
-    claim::{ClaimView, deletion},
+    views::claim::{ClaimView, deletion},
 };
 
 use super::metadata::metadata_without_owner;
@@ -90,7 +90,7 @@ pub(crate) fn conflict(valid: &ValidJob, claim: &ClaimView, job: &TrainingJob) -
         difference("storage class", claim.storage_class.as_deref(), class.as_deref(), |is, wanted| {
             is == wanted
         }),
-        difference("size", amount(claim.size.as_ref()), amount(Some(size)), quantity::is_same),
+        difference("size", amount(claim.size.as_ref()), amount(Some(size)), text::quantity::is_same),
         difference(
             "access mode",
             claim.access_modes.first().map(String::as_str),
@@ -130,7 +130,7 @@ pub(crate) fn shortage(valid: &ValidJob, observed: &Observed) -> Option<String> 
     let Claim::Made { name, size, .. } = &valid.output.claim else { return None };
     let claim = observed.claims.get(name)?.as_ref().filter(|claim| claim.is_bound())?;
     let has = amount(claim.size.as_ref())?;
-    quantity::is_less(has, &size.0).then(|| {
+    text::quantity::is_less(has, &size.0).then(|| {
         format!(
             "PersistentVolumeClaim {}/{name} is used as an earlier TrainingJob of this name has left it: it has {has}, where \
              the spec has {}; raise its request if that is too little",

@@ -17,7 +17,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
-use workload::template::{container_security, env_var, literal, mount, product_affinity, tolerations};
+use workload::templates::template::{
+    container_security, env_var, literal, mount, product_affinity, tolerations,
+};
 
 use super::template::{self, variable_of_secret, volume_of_claim};
 use crate::{

@@ -10,7 +10,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
-use workload::template::{non_empty, pod_security};
+use workload::templates::template::{non_empty, pod_security};
 
 use super::metadata::pod_labels;
 use crate::validate::ValidJob;

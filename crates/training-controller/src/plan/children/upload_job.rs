@@ -16,7 +16,7 @@ use k8s_openapi::api::{
         Container, EnvVar, KeyToPath, PodSpec, PodTemplateSpec, SecretVolumeSource, Volume, VolumeMount,
     },
 };
-use workload::template::{container_security, literal, mount, tolerations};
+use workload::templates::template::{container_security, literal, mount, tolerations};
 
 use super::{
     metadata::metadata,

@@ -4,13 +4,17 @@
 
 use api::{conditions, reasons, trainingjob::Phase};
 use jiff::Timestamp;
-use runtime::{conditions::Verdict, refusal::Refusal};
+use runtime::write::{conditions::Verdict, refusal::Refusal};
 use workload::{
     Cause,
-    claim::{self, ClaimView},
-    container::start_fault,
-    gpu::{self, Demand},
-    pod::PodView,
+    faults::{
+        container::start_fault,
+        gpu::{self, Demand},
+    },
+    views::{
+        claim::{self, ClaimView},
+        pod::PodView,
+    },
 };
 
 use crate::{
@@ -239,7 +243,7 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
         let queue = valid.queue.as_ref().map_or("", |queue| &queue.name);
         let why = match job.suspended_message.as_str() {
             "" => String::new(),
-            message => format!(": {}", workload::container::quote(message)),
+            message => format!(": {}", workload::faults::container::quote(message)),
         };
         let message = format!("Job {} waits for Kueue's queue {queue}{why}", job.name());
         return fails(conditions::SCHEDULED, reasons::QUOTA_PENDING, message);
@@ -324,7 +328,7 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>, now: Ti
             "; progress is unknown, because the controller must not read logs (pods/log)".to_owned()
         }
         Some(Access::Unreadable(why)) => {
-            format!("; the log cannot be read: {}", workload::container::quote(why))
+            format!("; the log cannot be read: {}", workload::faults::container::quote(why))
         }
         Some(Access::Readable | Access::Unknown) | None => String::new(),
     };

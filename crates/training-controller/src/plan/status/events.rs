@@ -4,7 +4,7 @@ use api::{
     reasons,
     trainingjob::{Phase, TrainingJobStatus},
 };
-use runtime::events::{Note, Severity};
+use runtime::write::events::{Note, Severity};
 
 use super::conditions::STALLS;
 use crate::plan::attempt::failure::Failure;

@@ -63,7 +63,7 @@ fn differ_at_most_in_details(before: &TrainingJobStatus, after: &TrainingJobStat
 #[cfg(test)]
 mod tests {
     use api::trainingjob::{Phase, Progress};
-    use runtime::events::{Note, Severity};
+    use runtime::write::events::{Note, Severity};
 
     use super::*;
     use crate::{
@@ -120,13 +120,13 @@ mod tests {
             |status| status.ended_attempts = 1,
             |status| status.observed_generation = 2,
             |status| {
-                let verdict = runtime::conditions::Verdict {
+                let verdict = runtime::write::conditions::Verdict {
                     type_: conditions::STALLED,
                     holds: true,
                     reason: "Denied",
                     message: String::new(),
                 };
-                status.conditions = runtime::conditions::merged(vec![verdict], &[], Some(1), at(0));
+                status.conditions = runtime::write::conditions::merged(vec![verdict], &[], Some(1), at(0));
             },
         ];
         for change in changes {

@@ -8,7 +8,7 @@ use api::{
     trainingjob::{TrainingJob, TrainingJobStatus},
 };
 use jiff::Timestamp;
-use runtime::{
+use runtime::write::{
     apply::Written,
     conditions::{Verdict, merged},
 };

@@ -9,9 +9,9 @@ use api::{
     trainingjob::{Phase, TrainingJobStatus},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::refusal::Refusal;
+use runtime::write::refusal::Refusal;
 use serde_json::json;
-use workload::node::LossKind;
+use workload::views::node::LossKind;
 
 use super::{GANG, LORA, World, because, disruption, ended, message_at, pod, running};
 use crate::{

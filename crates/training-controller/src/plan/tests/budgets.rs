@@ -5,7 +5,7 @@ use api::{
     reasons,
     trainingjob::{Mitigation, Phase},
 };
-use runtime::events::Severity;
+use runtime::write::events::Severity;
 use serde_json::json;
 
 use super::{GANG, LORA, World, because, flag, message_at};

@@ -7,7 +7,7 @@ use api::{
     trainingjob::{Phase, TrainingJobStatus},
 };
 use serde_json::{Value, json};
-use workload::claim::ClaimView;
+use workload::views::claim::ClaimView;
 
 use super::{LORA, World, message_at, running};
 use crate::{NAME, names, plan::Child, tests::job};
@@ -216,8 +216,9 @@ fn a_volume_that_is_used_elsewhere_is_named_after_a_minute() {
         "involvedObject": {"kind": "Pod", "namespace": "demo", "name": pod.name(), "uid": pod.uid()},
         "message": message, "lastTimestamp": "2026-01-01T00:00:01Z",
     });
-    let event: Arc<workload::event::EventView> = Arc::new(serde_json::from_value(event).unwrap());
-    let failure = workload::event::VolumeFailure::of(&pod, &[event], &[], &Default::default()).unwrap();
+    let event: Arc<workload::faults::event::EventView> = Arc::new(serde_json::from_value(event).unwrap());
+    let failure =
+        workload::faults::event::VolumeFailure::of(&pod, &[event], &[], &Default::default()).unwrap();
     world.observed.unattached.insert(pod.uid().to_owned(), failure);
     world.settles();
     assert!(!world.message().contains("Multi-Attach"), "it may pass: {}", world.message());

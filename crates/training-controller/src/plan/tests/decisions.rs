@@ -6,9 +6,9 @@ use api::labels;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{
     reconcile::{Confirmation, Decision},
-    refusal::Refusal,
+    write::refusal::Refusal,
 };
-use workload::node::LossKind;
+use workload::views::node::LossKind;
 
 use super::{
     GANG, LORA, World, because,

@@ -7,7 +7,7 @@ use api::{
     trainingjob::{Checkpoint, Phase, Resolved, TrainingJob, TrainingJobStatus},
 };
 use k8s_openapi::api::core::v1::PodSpec;
-use runtime::conditions::{Verdict, merged};
+use runtime::write::conditions::{Verdict, merged};
 use serde_json::json;
 
 use super::{World, arguments, flag, message_at};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::{conditions, launcher::Message, reasons, trainingjob::Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::refusal::Refusal;
+use runtime::write::refusal::Refusal;
 
 use super::{GANG, LORA, World, because, message_at};
 use crate::{

@@ -4,7 +4,7 @@ use api::{launcher::Message, reasons};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use training_log::Cause;
-use workload::pod::PodView;
+use workload::views::pod::PodView;
 
 use super::{LORA, World, because, disruption, ended, message_at, pod, running};
 use crate::{

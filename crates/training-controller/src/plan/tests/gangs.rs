@@ -1,9 +1,9 @@
 //! Gangs: the ranks of an attempt begin and end one after the other.
 
 use api::{launcher::Message, reasons, trainingjob::Phase};
-use runtime::refusal::Refusal;
+use runtime::write::refusal::Refusal;
 use serde_json::json;
-use workload::node::LossKind;
+use workload::views::node::LossKind;
 
 use super::{GANG, World, because, running};
 use crate::{

@@ -1,7 +1,7 @@
 //! The events that a user reads.
 
 use api::{reasons, trainingjob::Phase};
-use runtime::events::Severity;
+use runtime::write::events::Severity;
 
 use super::{GANG, LORA, World, because, message_at};
 

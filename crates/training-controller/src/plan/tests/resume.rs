@@ -7,7 +7,7 @@ use api::{
     trainingjob::{Checkpoint, Phase, TrainingJob, TrainingJobStatus},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::conditions::{Verdict, merged};
+use runtime::write::conditions::{Verdict, merged};
 use serde_json::json;
 
 use super::{World, arguments, message_at};

@@ -6,9 +6,11 @@ use api::{labels, reasons, trainingjob::Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 use workload::{
-    claim::ClaimView,
-    node::{LossKind, NodeLoss},
-    stranded::Nodes,
+    faults::stranded::Nodes,
+    views::{
+        claim::ClaimView,
+        node::{LossKind, NodeLoss},
+    },
 };
 
 use super::{Deletion, World, message_at};

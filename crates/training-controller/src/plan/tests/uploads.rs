@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use api::{conditions, loader::ExitCode, reasons, trainingjob::Phase};
 use k8s_openapi::api::{batch::v1::Job, core::v1::PodSpec};
-use runtime::refusal::Refusal;
+use runtime::write::refusal::Refusal;
 use serde_json::{Value, json};
-use workload::{node::LossKind, pod::PodView};
+use workload::views::{node::LossKind, pod::PodView};
 
 use super::{World, message_at, pod};
 use crate::{

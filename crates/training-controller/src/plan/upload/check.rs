@@ -12,11 +12,11 @@ use api::{
     trainingjob::{TrainingJobStatus, Upload},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use runtime::conditions::whole_seconds;
+use runtime::write::conditions::whole_seconds;
 use workload::{
-    container::quote,
-    pod::PodView,
+    faults::container::quote,
     time::{elapsed, remaining},
+    views::pod::PodView,
 };
 
 use super::{after, end, ended_fact, has_succeeded_beside_others, last_failure};

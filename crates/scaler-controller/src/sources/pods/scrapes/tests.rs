@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use exposition::parse;
+use text::exposition::parse;
 
 const WINDOW: Duration = Duration::from_secs(60);
 const SECONDS: MillisecondsPerUnit = MillisecondsPerUnit(1_000.0);

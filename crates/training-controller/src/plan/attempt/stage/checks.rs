@@ -10,11 +10,9 @@ use api::{
 use jiff::Timestamp;
 use workload::{
     Cause,
-    node::LossKind,
-    pace::Allowance,
-    pod::PodView,
-    stranded::StrandedPods,
+    faults::{pace::Allowance, stranded::StrandedPods},
     time::{elapsed, remaining},
+    views::{node::LossKind, pod::PodView},
 };
 
 use super::Attempt;
@@ -185,7 +183,7 @@ fn some_steps(valid: &ValidJob, log: &LogState) -> Option<Duration> {
 fn start_fault_of(attempt: &Attempt<'_>) -> Option<Cause> {
     let of_pod = |pod: &&PodView| {
         let mut containers = pod.init_containers.iter().chain(&pod.containers);
-        containers.find_map(|one| workload::container::start_fault(pod, one))
+        containers.find_map(|one| workload::faults::container::start_fault(pod, one))
     };
     attempt.pods.iter().filter(|pod| pod.node.is_some() && !has_stopped(pod)).find_map(of_pod)
 }

@@ -1,0 +1,9 @@
+//! Reads of what no cache holds.
+//!
+//! - `logs.rs`: the end of a container's log.
+//! - `log_stream.rs`: follows a container's log.
+//! - `secrets.rs`: one Secret by its name.
+
+pub mod log_stream;
+pub mod logs;
+pub mod secrets;

@@ -1,0 +1,424 @@
+//! GPUs on nodes: how many are free, why a pod finds none, and whether it would fit in the place of another pod. Pure.
+//!
+//! The scheduler's messages have neither products nor numbers, so both are computed here.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use api::{
+    pods::{Scheduling, Toleration, TolerationOperator},
+    reasons,
+};
+
+use crate::{
+    Cause,
+    faults::container::quote,
+    views::{
+        node::{NodeView, is_kept_label},
+        pod::PodView,
+    },
+};
+
+/// The accelerators of each pod, at least one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpus {
+    pub count: i32,
+    pub resource: String,
+    /// Accepted products; empty accepts any product.
+    pub products: Vec<NodeLabel>,
+}
+
+/// A node label and its accepted values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeLabel {
+    pub key: String,
+    pub values: Vec<String>,
+}
+
+/// A node and its amounts of one resource.
+#[derive(Clone, Debug)]
+pub struct NodeCapacity {
+    pub node: Arc<NodeView>,
+    /// 0 if the node has none, or its device plugin does not run.
+    pub allocatable: i64,
+    pub free: i64,
+}
+
+/// Whether a pod would find enough GPUs if another pod were deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    Fits,
+    TooSmall,
+    /// The answer depends on a node label that views do not keep.
+    Unknown,
+}
+
+/// Requirements of a pod: accelerators and scheduling constraints.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand<'a> {
+    pub gpus: &'a Gpus,
+    pub scheduling: Option<&'a Scheduling>,
+}
+
+/// The taint that GPU operators add to nodes; every pod with GPUs tolerates it.
+pub const GPU_TAINT: &str = "nvidia.com/gpu";
+
+/// Maximum number of products in a message.
+const PRODUCTS_SHOWN: usize = 8;
+
+/// The capacity of every node, sorted by name.
+pub fn capacities<'a>(
+    nodes: impl Iterator<Item = Arc<NodeView>>,
+    pods: impl Iterator<Item = &'a PodView>,
+    resource: &str,
+) -> Vec<NodeCapacity> {
+    let mut held: HashMap<&str, i64> = HashMap::new();
+    for pod in pods {
+        let amount = pod.held.of(resource);
+        if amount > 0
+            && let Some(node) = pod.node.as_deref()
+        {
+            *held.entry(node).or_default() += amount;
+        }
+    }
+    let mut capacities: Vec<NodeCapacity> = nodes
+        .map(|node| {
+            let allocatable = node.allocatable.of(resource);
+            let free = (allocatable - held.get(node.name()).copied().unwrap_or_default()).max(0);
+            NodeCapacity { node, allocatable, free }
+        })
+        .collect();
+    capacities.sort_by(|one, other| one.node.name().cmp(other.node.name()));
+    capacities
+}
+
+impl Gpus {
+    /// The accepted products, joined with `or`.
+    pub fn product_names(&self) -> Option<String> {
+        let values: Vec<&str> =
+            self.products.iter().flat_map(|product| &product.values).map(String::as_str).collect();
+        (!values.is_empty()).then(|| values.join(" or "))
+    }
+
+    /// `2 nvidia.com/gpu on A100`.
+    pub fn request(&self) -> String {
+        let on = self.product_names().map(|names| format!(" on {names}")).unwrap_or_default();
+        format!("{} {}{on}", self.count, self.resource)
+    }
+
+    fn needed(&self) -> i64 {
+        i64::from(self.count)
+    }
+}
+
+impl Demand<'_> {
+    /// Why no node has enough free GPUs; `None` if one has, or if the labels of the products are not kept.
+    pub fn shortage(&self, capacities: &[NodeCapacity]) -> Option<Cause> {
+        let products = &self.gpus.products;
+        if products.iter().any(|product| !is_kept_label(&product.key)) {
+            return None;
+        }
+        let of_product: Vec<&NodeCapacity> =
+            capacities.iter().filter(|capacity| is_of(&capacity.node, products)).collect();
+        if of_product.is_empty() && !products.is_empty() {
+            let message = format!(
+                "no node has {}; found: {}",
+                product_labels(products),
+                found_products(products, capacities)
+            );
+            return Some(Cause { reason: reasons::NO_SUCH_PRODUCT, message });
+        }
+        if of_product.iter().all(|capacity| capacity.allocatable == 0) {
+            let which = if products.is_empty() { "" } else { " of this product" };
+            let resource = &self.gpus.resource;
+            let message = format!("needs {}; no node{which} has allocatable {resource}", self.gpus.request());
+            return Some(Cause { reason: reasons::INSUFFICIENT_GPU, message });
+        }
+        let free: Vec<i64> = of_product
+            .iter()
+            .filter(|capacity| self.may_run_on(&capacity.node))
+            .map(|capacity| capacity.free)
+            .collect();
+        let (most, all) = (free.iter().copied().max().unwrap_or_default(), free.iter().sum::<i64>());
+        if most >= self.gpus.needed() {
+            return None;
+        }
+        let spread = if all > most { format!(", at most {most} on one node") } else { String::new() };
+        let message = format!("needs {}; free: {all}{spread}", self.gpus.request());
+        Some(Cause { reason: reasons::INSUFFICIENT_GPU, message })
+    }
+
+    /// Whether the pod would find its GPUs on the node of `other` if `other` were deleted.
+    pub fn fit_in_place_of(&self, other: &PodView, capacities: &[NodeCapacity]) -> Fit {
+        let mut keys =
+            self.gpus.products.iter().map(|product| &product.key).chain(self.node_selector().keys());
+        if !keys.all(|key| is_kept_label(key)) {
+            return Fit::Unknown;
+        }
+        let capacity = capacities.iter().find(|capacity| other.node.as_deref() == Some(capacity.node.name()));
+        let fits = capacity.is_some_and(|capacity| {
+            is_of(&capacity.node, &self.gpus.products)
+                && self.may_run_on(&capacity.node)
+                && (capacity.free + other.held.of(&self.gpus.resource)).min(capacity.allocatable)
+                    >= self.gpus.needed()
+        });
+        if fits { Fit::Fits } else { Fit::TooSmall }
+    }
+
+    fn may_run_on(&self, node: &NodeView) -> bool {
+        let tolerations = self.scheduling.map_or(&[][..], |scheduling| &scheduling.tolerations);
+        let is_selected =
+            |(key, value): (&String, &String)| !is_kept_label(key) || node.label(key) == Some(value);
+        node.lost().is_none()
+            && node.taints.iter().all(|taint| is_tolerated(taint, tolerations))
+            && self.node_selector().iter().all(is_selected)
+    }
+
+    fn node_selector(&self) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        self.scheduling.map_or(&NONE, |scheduling| &scheduling.node_selector)
+    }
+}
+
+/// Why a pod is unschedulable. `demand` is `None` for pods without GPUs. Causes other than too few GPUs are quoted from the
+/// scheduler's message.
+pub fn unschedulable(
+    demand: Option<Demand<'_>>,
+    pod: &PodView,
+    capacities: Option<&[NodeCapacity]>,
+) -> Option<Cause> {
+    let scheduled = pod.scheduled.as_ref().filter(|_| pod.is_unschedulable())?;
+    if scheduled.reason != "Unschedulable" {
+        return None;
+    }
+    let message = quote(&scheduled.message);
+    let cause = |reason, message| Some(Cause { reason, message });
+    let Some(demand) = demand else { return cause(reasons::UNSCHEDULABLE, message) };
+    if let Some(short) = capacities.and_then(|capacities| demand.shortage(capacities)) {
+        return Some(short);
+    }
+    let gpus = demand.gpus;
+    if pod.insufficient_resources().any(|resource| resource == gpus.resource) {
+        let message = format!("needs {}; scheduler: {message}", gpus.request());
+        return cause(reasons::INSUFFICIENT_GPU, message);
+    }
+    let is_about_labels =
+        message.contains("didn't match Pod's node affinity") && pod.insufficient_resources().next().is_none();
+    match gpus.product_names().filter(|_| is_about_labels) {
+        Some(products) => {
+            let message = format!("no node has {products}; scheduler: {message}");
+            cause(reasons::NO_SUCH_PRODUCT, message)
+        }
+        None => cause(reasons::UNSCHEDULABLE, message),
+    }
+}
+
+/// Whether the node has one of the products; true if none are given.
+fn is_of(node: &NodeView, products: &[NodeLabel]) -> bool {
+    let has = |product: &NodeLabel| {
+        node.label(&product.key).is_some_and(|value| product.values.iter().any(|wanted| wanted == value))
+    };
+    products.is_empty() || products.iter().any(has)
+}
+
+fn is_tolerated(taint: &str, tolerations: &[Toleration]) -> bool {
+    taint == GPU_TAINT
+        || tolerations.iter().any(|toleration| match &toleration.key {
+            Some(key) => key == taint,
+            None => toleration.operator == TolerationOperator::Exists,
+        })
+}
+
+fn product_labels(products: &[NodeLabel]) -> String {
+    let pairs: Vec<String> = products
+        .iter()
+        .flat_map(|product| product.values.iter().map(|value| format!("{}={value}", product.key)))
+        .collect();
+    pairs.join(" or ")
+}
+
+fn found_products(products: &[NodeLabel], capacities: &[NodeCapacity]) -> String {
+    let values: BTreeSet<&str> = capacities
+        .iter()
+        .flat_map(|capacity| products.iter().filter_map(|product| capacity.node.label(&product.key)))
+        .collect();
+    if values.is_empty() {
+        return "none".to_owned();
+    }
+    let more = if values.len() > PRODUCTS_SHOWN { ", …" } else { "" };
+    let shown: Vec<&str> = values.into_iter().take(PRODUCTS_SHOWN).collect();
+    format!("{}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capacity(product: &str, free: i64, more: &str) -> NodeCapacity {
+        let text =
+            format!("{{metadata: {{name: a, labels: {{nvidia.com/gpu.product: {product}}}}}, {more}}}");
+        NodeCapacity {
+            node: std::sync::Arc::new(serde_saphyr::from_str(&text).unwrap()),
+            allocatable: 8,
+            free,
+        }
+    }
+
+    /// A node without a running device plugin.
+    fn without_plugin(product: &str) -> NodeCapacity {
+        NodeCapacity { allocatable: 0, ..capacity(product, 0, "") }
+    }
+
+    fn gpus(count: i32, products: &[&str]) -> Gpus {
+        let values = products.iter().map(|&product| product.to_owned()).collect();
+        let label = NodeLabel { key: api::labels::NVIDIA_GPU_PRODUCT.to_owned(), values };
+        let products = if products.is_empty() { Vec::new() } else { vec![label] };
+        Gpus { count, resource: "nvidia.com/gpu".to_owned(), products }
+    }
+
+    fn shortage(gpus: &Gpus, capacities: &[NodeCapacity]) -> Option<(&'static str, String)> {
+        let cause = Demand { gpus, scheduling: None }.shortage(capacities);
+        cause.map(|Cause { reason, message }| (reason, message))
+    }
+
+    fn short(message: &str) -> Option<(&'static str, String)> {
+        Some((reasons::INSUFFICIENT_GPU, message.to_owned()))
+    }
+
+    #[test]
+    fn free_gpus_are_allocatable_minus_requested() {
+        let nodes = ["b", "a", "cpu-only"].map(|name| {
+            let gpus = if name == "cpu-only" { "{cpu: 4}" } else { "{cpu: 4, nvidia.com/gpu: '8'}" };
+            let text = format!("{{metadata: {{name: {name}}}, status: {{allocatable: {gpus}}}}}");
+            Arc::new(serde_saphyr::from_str::<NodeView>(&text).unwrap())
+        });
+        let pods = [holder("b", 2), holder("b", 2)];
+        let capacities = capacities(nodes.into_iter(), pods.iter(), "nvidia.com/gpu");
+        let free: Vec<(&str, i64)> =
+            capacities.iter().map(|capacity| (capacity.node.name(), capacity.free)).collect();
+        assert_eq!(free, [("a", 8), ("b", 4), ("cpu-only", 0)]);
+    }
+
+    #[test]
+    fn free_gpus_are_counted_on_nodes_of_the_product() {
+        let capacities = [capacity("A100", 1, ""), capacity("H100", 8, "")];
+        assert_eq!(
+            shortage(&gpus(2, &["A100"]), &capacities),
+            short("needs 2 nvidia.com/gpu on A100; free: 1")
+        );
+        assert_eq!(shortage(&gpus(2, &["A100", "H100"]), &capacities), None, "something else is the cause");
+        assert_eq!(
+            shortage(&gpus(16, &[]), &capacities),
+            short("needs 16 nvidia.com/gpu; free: 9, at most 8 on one node")
+        );
+    }
+
+    #[test]
+    fn gpus_of_lost_and_tainted_nodes_are_not_free() {
+        let unready = "status: {conditions: [{type: Ready, status: Unknown, \
+                       lastTransitionTime: '2026-01-01T00:00:00Z'}]}";
+        let tainted = |key: &str| format!("spec: {{taints: [{{key: {key}, effect: NoSchedule}}]}}");
+        for more in [unready, &tainted("reserved"), &tainted("node.kubernetes.io/unschedulable")] {
+            assert_eq!(
+                shortage(&gpus(1, &[]), &[capacity("A100", 8, more)]),
+                short("needs 1 nvidia.com/gpu; free: 0")
+            );
+        }
+        assert_eq!(shortage(&gpus(1, &[]), &[capacity("A100", 8, &tainted("nvidia.com/gpu"))]), None);
+    }
+
+    #[test]
+    fn a_missing_product_is_reported_with_the_existing_ones() {
+        let capacities = [capacity("NVIDIA-H100", 8, ""), capacity("NVIDIA-A100-SXM4-80GB", 8, "")];
+        let message =
+            "no node has nvidia.com/gpu.product=A100; found: NVIDIA-A100-SXM4-80GB, NVIDIA-H100".to_owned();
+        let wanted = gpus(1, &["A100"]);
+        assert_eq!(shortage(&wanted, &capacities), Some((reasons::NO_SUCH_PRODUCT, message)));
+        let none = shortage(&wanted, &[]).unwrap().1;
+        assert_eq!(none, "no node has nvidia.com/gpu.product=A100; found: none");
+    }
+
+    #[test]
+    fn a_product_whose_nodes_have_no_gpus_is_not_missing() {
+        let capacities = [capacity("H100", 8, ""), without_plugin("A100")];
+        let message =
+            "needs 1 nvidia.com/gpu on A100; no node of this product has allocatable nvidia.com/gpu";
+        assert_eq!(shortage(&gpus(1, &["A100"]), &capacities), short(message));
+        let message = "needs 1 nvidia.com/gpu; no node has allocatable nvidia.com/gpu";
+        assert_eq!(shortage(&gpus(1, &[]), &[without_plugin("A100")]), short(message));
+    }
+
+    #[test]
+    fn a_label_that_views_drop_decides_nothing() {
+        let mut unknown = gpus(99, &["p4d"]);
+        unknown.products[0].key = "beta.kubernetes.io/instance-type".to_owned();
+        assert_eq!(shortage(&unknown, &[capacity("A100", 1, "")]), None);
+        let old = holder("a", 1);
+        let demand = Demand { gpus: &unknown, scheduling: None };
+        assert_eq!(demand.fit_in_place_of(&old, &[capacity("A100", 99, "")]), Fit::Unknown);
+    }
+
+    fn holder(node: &str, gpus: i64) -> PodView {
+        let text = format!(
+            "{{metadata: {{name: old}}, spec: {{nodeName: {node}, containers: \
+             [{{resources: {{requests: {{nvidia.com/gpu: '{gpus}'}}}}}}]}}}}"
+        );
+        serde_saphyr::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_pod_fits_in_place_of_another_if_the_node_allows_it_and_has_enough() {
+        let fits = |gpus: &Gpus, scheduling: &str, capacity: NodeCapacity, held: i64| {
+            let scheduling: Scheduling = serde_saphyr::from_str(scheduling).unwrap();
+            let demand = Demand { gpus, scheduling: Some(&scheduling) };
+            demand.fit_in_place_of(&holder("a", held), &[capacity])
+        };
+        let a100 = || capacity("A100", 0, "");
+        assert_eq!(fits(&gpus(1, &["A100"]), "{}", a100(), 1), Fit::Fits);
+        assert_eq!(fits(&gpus(1, &["H100"]), "{}", a100(), 1), Fit::TooSmall);
+        let gone = without_plugin("A100");
+        assert_eq!(
+            fits(&gpus(1, &["A100"]), "{}", gone, 1),
+            Fit::TooSmall,
+            "the GPUs of the deleted pod are not allocatable"
+        );
+        assert_eq!(fits(&gpus(2, &["A100"]), "{}", a100(), 1), Fit::TooSmall);
+        assert_eq!(fits(&gpus(2, &["A100"]), "{}", capacity("A100", 1, ""), 1), Fit::Fits);
+        let tainted = capacity("A100", 0, "spec: {taints: [{key: reserved, effect: NoSchedule}]}");
+        assert_eq!(fits(&gpus(1, &[]), "{}", tainted, 1), Fit::TooSmall);
+        assert_eq!(fits(&gpus(1, &[]), "{nodeSelector: {disk: fast}}", a100(), 1), Fit::TooSmall);
+        let unknown = "{nodeSelector: {kubernetes.io/os: linux}}";
+        assert_eq!(fits(&gpus(1, &[]), unknown, a100(), 1), Fit::Unknown);
+    }
+
+    fn placement(message: &str) -> &'static str {
+        let pod: PodView = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "new", "labels": {
+                api::labels::MANAGED_BY: "a-controller", api::labels::NAME: "a", api::labels::INSTANCE: "b",
+            }},
+            "status": {"conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+            }]},
+        }))
+        .unwrap();
+        let gpus = gpus(2, &["A100"]);
+        unschedulable(Some(Demand { gpus: &gpus, scheduling: None }), &pod, None).unwrap().reason
+    }
+
+    #[test]
+    fn the_schedulers_message_is_mapped_to_a_reason() {
+        assert_eq!(
+            placement(
+                "0/4 nodes are available: 2 Insufficient nvidia.com/gpu, 2 node(s) didn't match Pod's node affinity/selector."
+            ),
+            reasons::INSUFFICIENT_GPU
+        );
+        assert_eq!(
+            placement("0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector."),
+            reasons::NO_SUCH_PRODUCT
+        );
+        assert_eq!(placement("0/4 nodes are available: 4 Insufficient cpu."), reasons::UNSCHEDULABLE);
+    }
+}
