@@ -26,7 +26,7 @@ use crate::{
     key::Key,
     metrics::Metrics,
     polling::{self, Polled, Polling, Trigger},
-    queue::{Backoff, EventDelays, Outcome, Queue, Reason},
+    queue::{Backoff, EventDelays, Outcome, Queue, Reason, Waker},
     watch::{
         cache::{Cache, Change, controller_of, is_of_kind},
         watched::{Difference, Watched},

@@ -36,10 +36,8 @@ use crate::{
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
     process::{
-        admin,
         args::RuntimeArgs,
         lease::{Elector, Loss, Timings},
-        telemetry,
     },
     read::{logs::Logs, secrets::Secrets},
     watch::{Requirement, Scope, Watches, cache::Cache, object_counts::ObjectCounts, watched::Watched},

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 

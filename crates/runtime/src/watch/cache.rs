@@ -19,6 +19,7 @@ use tracing::error;
 
 use crate::{
     causes::panic_text,
+    key::Key,
     watch::{health::Health, watched::Watched},
 };
 

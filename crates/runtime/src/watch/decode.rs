@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use kube::Resource;
 use serde::{
-    Deserializer,
+    Deserialize, Deserializer,
     de::{
         DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, IntoDeserializer as _, MapAccess, Visitor,
     },
@@ -151,10 +151,11 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Skipping<S> {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
     use kube::core::DynamicObject;
 
     use super::*;
+    use crate::watch::watched::Guard;
 
     const JSON: &str = r#"{"kind": "ConfigMap", "apiVersion": "v1",
         "metadata": {"managedFields": [{"manager": "a", "fieldsV1": {"f:data": {}}}], "na\u006de": "chat",

@@ -11,10 +11,12 @@ use api::labels;
 use jiff::{SignedDuration, Timestamp};
 use kube::{api::ApiResource, core::GroupVersionKind};
 use runtime::{
-    apply::ApplyError,
-    cache::Key,
     causes::with_causes,
-    scale::{Scaled, Scales},
+    key::Key,
+    write::{
+        apply::ApplyError,
+        scale::{Scaled, Scales},
+    },
 };
 use tokio::time::timeout;
 

@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Expression, SelectorExt};
-use runtime::cache::{Cache, Key};
+use runtime::{key::Key, watch::cache::Cache};
 
 use super::pod::PodView;
 
