@@ -413,10 +413,10 @@ mod tests {
         let refusal = keep_budgets(&images).unwrap_err().to_string();
         assert!(refusal.starts_with("the program of monitor has 8.01 MB and may have 8.00"), "{refusal}");
         let mut large = packed("inference-controller", BUDGET);
-        large.image_bytes = 15_010_000;
+        large.image_bytes = 23_010_000;
         let refusal = keep_budgets(&[large]).unwrap_err().to_string();
         assert!(
-            refusal.starts_with("the image of inference-controller has 15.01 MB and may have 15.00"),
+            refusal.starts_with("the image of inference-controller has 23.01 MB and may have 23.00"),
             "{refusal}"
         );
     }

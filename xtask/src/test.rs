@@ -1,5 +1,6 @@
-//! `cargo xtask test`: installs what is missing, builds the tools and the binaries, then runs every test with cargo's own
-//! runner.
+//! `cargo xtask test`: installs what is missing, builds the tools and the programs, then runs every test.
+
+mod beside;
 
 use crate::{
     images, setup,
@@ -33,8 +34,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     steps.run("monitoring tools", || Ok(local_cluster::tools::ensure_monitoring().map(drop)?))?;
     steps.run("programs", build_programs)?;
     steps.run("tests without a cluster", || {
-        let mut test = cargo(["test", "--locked", "--", "--test-threads", &THREADS.to_string()]);
-        succeed(test.args(&args.filters))
+        beside::run(THREADS, &args.filters)?;
+        succeed(cargo(["test", "--locked", "--doc", "--"]).args(&args.filters))
     })?;
     steps.run("tests on a cluster", || {
         let binaries = ANYWHERE.iter().flat_map(|name| ["--test", name]);

@@ -13,7 +13,7 @@
 //!
 //! What is given:
 //!
-//! - `spec.rs`: the fields of AIScaler and AIDispatcher, as values of this crate.
+//! - `spec.rs`: the scaling fields of kinds, as values of this crate.
 //! - `policy.rs`: bounds, metrics, rates, fallback, extras.
 //! - `behavior.rs`: windows, rates and tolerance of each direction.
 //! - `target.rs`: replicas and pods, as observed.

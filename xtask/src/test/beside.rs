@@ -1,0 +1,178 @@
+//! Runs test programs beside each other. Cargo runs one after the other, and most of their time they wait.
+
+use std::{
+    collections::VecDeque,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use serde::Deserialize;
+
+use crate::steps::{cargo, without_cargos_variables};
+
+/// Each has some threads of its own.
+const AT_ONCE: usize = 2;
+
+/// A message of cargo about what it has built. Other messages lack these fields.
+#[derive(Deserialize)]
+struct Artifact {
+    executable: Option<PathBuf>,
+    manifest_path: PathBuf,
+    profile: Profile,
+    target: Target,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+/// A program whose `main` runs tests.
+struct TestProgram {
+    /// Package and target.
+    name: String,
+    executable: PathBuf,
+    /// The folder of its package, in which cargo starts it.
+    folder: PathBuf,
+    is_integration: bool,
+}
+
+/// One that has run.
+struct Ran {
+    name: String,
+    took: Duration,
+    output: Output,
+}
+
+/// Runs the tests of the default packages, doc tests excepted, with so many threads for each program.
+pub(super) fn run(threads: usize, filters: &[String]) -> anyhow::Result<()> {
+    let mut build = cargo(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
+    let built = build.stderr(Stdio::inherit()).output().context("failed to start cargo")?;
+    ensure!(built.status.success(), "cargo failed to build the tests: {}", built.status);
+    let mut programs = test_programs(&built.stdout)?;
+    ensure!(!programs.is_empty(), "cargo built no test");
+    // They take longest.
+    programs.sort_by_key(|program| !program.is_integration);
+    let ran = run_all(programs, threads, filters)?;
+    let mut slowest: Vec<&Ran> = ran.iter().collect();
+    slowest.sort_by_key(|ran| std::cmp::Reverse(ran.took));
+    eprintln!("\nseconds  slowest test programs of {}", ran.len());
+    for Ran { name, took, .. } in slowest.iter().take(10) {
+        eprintln!("{:7.1}  {name}", took.as_secs_f64());
+    }
+    let failed: Vec<&str> =
+        ran.iter().filter(|ran| !ran.output.status.success()).map(|ran| ran.name.as_str()).collect();
+    ensure!(failed.is_empty(), "tests failed in {}", failed.join(", "));
+    Ok(())
+}
+
+fn run_all(programs: Vec<TestProgram>, threads: usize, filters: &[String]) -> anyhow::Result<Vec<Ran>> {
+    let left = Mutex::new(VecDeque::from(programs));
+    let worker = || -> anyhow::Result<Vec<Ran>> {
+        let mut ran = Vec::new();
+        loop {
+            let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some(program) = next else { return Ok(ran) };
+            ran.push(run_one(program, threads, filters)?);
+        }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        let mut all = Vec::new();
+        for worker in workers {
+            let ran = worker.join().map_err(|_| anyhow::anyhow!("a thread that ran tests panicked"))?;
+            all.extend(ran?);
+        }
+        Ok(all)
+    })
+}
+
+/// Prints the whole output at its end, so that outputs do not mix.
+fn run_one(program: TestProgram, threads: usize, filters: &[String]) -> anyhow::Result<Ran> {
+    let TestProgram { name, executable, folder, .. } = program;
+    let mut test = Command::new(&executable);
+    without_cargos_variables(&mut test);
+    test.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder);
+    test.args(["--test-threads", &threads.to_string()]).args(filters);
+    let began = Instant::now();
+    let output = test.output().with_context(|| format!("failed to start {}", executable.display()))?;
+    let took = began.elapsed();
+    eprintln!(
+        "\n--- {name}, {:.1} s\n{}{}",
+        took.as_secs_f64(),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(Ran { name, took, output })
+}
+
+fn test_programs(messages: &[u8]) -> anyhow::Result<Vec<TestProgram>> {
+    let lines = messages.split(|byte| *byte == b'\n');
+    let artifacts = lines.filter_map(|line| serde_json::from_slice::<Artifact>(line).ok());
+    let tests = artifacts.filter(|artifact| artifact.profile.test);
+    tests
+        .filter_map(|Artifact { executable, manifest_path, target, .. }| {
+            let executable = executable?;
+            Some((executable, manifest_path, target))
+        })
+        .map(|(executable, manifest, target)| {
+            let folder = manifest.parent().context("a manifest is in no folder")?.to_owned();
+            let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let is_integration = target.kind.iter().any(|kind| kind == "test");
+            let kind = target.kind.first().map(String::as_str).unwrap_or_default();
+            Ok(TestProgram {
+                name: format!("{package}: {kind} {}", target.name),
+                executable,
+                folder,
+                is_integration,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_cargo_builds_only_test_programs_are_run() {
+        let messages = [
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/text/Cargo.toml","target":{"kind":["lib"],"name":"text"},"profile":{"test":false},"executable":null}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/text/Cargo.toml","target":{"kind":["lib"],"name":"text"},"profile":{"test":true},"executable":"/t/text-1"}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/monitor/Cargo.toml","target":{"kind":["bin"],"name":"monitor"},"profile":{"test":false},"executable":"/t/monitor"}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/monitor/Cargo.toml","target":{"kind":["test"],"name":"monitor"},"profile":{"test":true},"executable":"/t/monitor-2"}"#,
+            r#"{"reason":"build-finished","success":true}"#,
+        ];
+        let found = test_programs(messages.join("\n").as_bytes()).unwrap();
+        let found: Vec<(&str, bool)> =
+            found.iter().map(|program| (program.name.as_str(), program.is_integration)).collect();
+        assert_eq!(found, [("text: lib text", false), ("monitor: test monitor", true)]);
+    }
+
+    #[test]
+    fn a_program_that_fails_is_reported_and_the_others_run() {
+        let program = |name: &str, executable: &str| TestProgram {
+            name: name.to_owned(),
+            executable: executable.into(),
+            folder: "/".into(),
+            is_integration: true,
+        };
+        let programs =
+            vec![program("good", "/bin/true"), program("bad", "/bin/false"), program("last", "/bin/true")];
+        let ran = run_all(programs, 1, &[]).unwrap();
+        let mut ended: Vec<(&str, bool)> =
+            ran.iter().map(|ran| (ran.name.as_str(), ran.output.status.success())).collect();
+        ended.sort_unstable();
+        assert_eq!(ended, [("bad", false), ("good", true), ("last", true)]);
+    }
+}
