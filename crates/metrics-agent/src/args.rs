@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use daemon::args::{LogFormat, seconds};
 use tracing_subscriber::filter::Targets;
 
 /// Streams what each accelerator of a node does, and for which pod
@@ -58,24 +59,6 @@ pub(crate) struct Args {
     /// Format of the log
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub(crate) log_format: LogFormat,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    Json,
-    Text,
-}
-
-/// A day is longer than any sensible interval.
-const LONGEST_SECONDS: f64 = 86_400.0;
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    if seconds > 0.0 && seconds <= LONGEST_SECONDS {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err(format!("{text} is not between 0 and {LONGEST_SECONDS} seconds"))
-    }
 }
 
 #[cfg(test)]

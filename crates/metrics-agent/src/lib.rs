@@ -46,7 +46,8 @@ use clap::{CommandFactory as _, Parser as _};
 use tracing::error;
 use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
-use args::{Args, LogFormat};
+use args::Args;
+use daemon::args::LogFormat;
 
 /// The command line.
 pub fn command() -> clap::Command {

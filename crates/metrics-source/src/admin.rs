@@ -1,45 +1,24 @@
 //! The admin server: `/livez`, `/readyz` and `/metrics`. It reads; it changes nothing.
-//!
-//! Clients may be slow or hostile: the number of connections, the time for the head of a request and the life of a
-//! connection are limited, so that probes are answered whatever other clients do.
 
-use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
     extract::State,
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
     routing::get,
 };
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use daemon::http::{self, LIMITS, Limits};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use proto::metrics::v1::Snapshot;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::{AbortHandle, JoinSet, yield_now},
-    time::{sleep, timeout},
-};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{moment::Clock, stream::Hub};
 
-/// Two scrapers and the kubelet need three. Beyond them the oldest is closed: a probe comes on a new one.
+/// One process on each node has less than a controller.
 const CONNECTIONS: usize = 32;
-/// A probe is one packet; 10 s are enough for a slow network.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
-/// After it a connection gets no further request.
-const LIFE: Duration = Duration::from_secs(60);
-/// For the client to read the answer that is under way when the life of its connection ends.
-const LAST_ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// hyper needs at least 8 KiB.
-const HEAD_BYTES: usize = 16 * 1024;
-/// Between attempts to accept a connection when the process has no file descriptor left.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Without a snapshot for so many intervals, and never less than this time, the sampler hangs.
 const SILENT_INTERVALS: u32 = 5;
 const SILENT_AT_LEAST: Duration = Duration::from_secs(30);
@@ -72,48 +51,7 @@ pub async fn serve(
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(Admin { hub, clock, registry, is_ready });
-    let mut connections = JoinSet::new();
-    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            // Frees what an ended connection held.
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => {
-                let Ok((stream, _)) = accepted else {
-                    sleep(ACCEPT_AGAIN_AFTER).await;
-                    continue;
-                };
-                oldest_first.retain(|connection| !connection.is_finished());
-                if oldest_first.len() >= CONNECTIONS
-                    && let Some(oldest) = oldest_first.pop_front()
-                {
-                    oldest.abort();
-                }
-                oldest_first.push_back(connections.spawn(connection(stream, router.clone(), stop.clone())));
-                // The new connection is polled before the next is accepted, so a request that has arrived with it is
-                // answered even if many others wait.
-                yield_now().await;
-            }
-        }
-    }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
-}
-
-async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) {
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES);
-    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
-    // Errors are those of clients: a head that is late, wrong or cut off.
-    tokio::select! {
-        _ = served.as_mut() => return,
-        () = stop.cancelled() => {}
-        () = sleep(LIFE) => {}
-    }
-    served.as_mut().graceful_shutdown();
-    let _ = timeout(LAST_ANSWER_WITHIN, served).await;
+    http::serve(Limits { connections: CONNECTIONS, ..LIMITS }, listener, router, stop).await;
 }
 
 async fn livez(State(admin): State<Admin>) -> Response {
@@ -142,17 +80,16 @@ async fn readyz(State(admin): State<Admin>) -> Response {
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let mut page = String::new();
-    match encode(&mut page, &admin.registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, OPEN_METRICS)], page).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+    http::metrics_page(encode(&mut page, &admin.registry).map(|()| page))
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
+    };
 
     use super::*;
 

@@ -1,32 +1,17 @@
 //! mTLS from files: the certificate of the source, its key, and the authority whose clients it admits. Files that change
 //! are loaded again without a restart; files that cannot be used leave the last ones in place.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc};
 
+use daemon::pem::{self, LOOK_AGAIN_AFTER, PemError, with_cause};
 use rustls::{
-    RootCertStore, ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    ServerConfig,
     server::{VerifierBuilderError, WebPkiClientVerifier},
 };
-use tokio::{
-    io::AsyncReadExt as _,
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// A new certificate is there long before the old one ends, and reading three small files costs nothing.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// A volume that hangs must not stop the reloads for good.
-const READ_WITHIN: Duration = Duration::from_secs(5);
-/// A bundle of a hundred authorities has a fifth of it.
-const LARGEST_FILE: u64 = 1 << 20;
 /// HTTP/2, the only protocol of gRPC.
 const PROTOCOL: &[u8] = b"h2";
 
@@ -42,16 +27,8 @@ pub struct Files {
 /// Why files are no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("failed to read {}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{} is larger than {LARGEST_FILE} bytes", path.display())]
-    TooLarge { path: PathBuf },
-    #[error("{} has no usable PEM section", path.display())]
-    Pem { path: PathBuf, source: rustls::pki_types::pem::Error },
-    #[error("{} has no certificate", path.display())]
-    Empty { path: PathBuf },
-    #[error("{} has a certificate that cannot be an authority", path.display())]
-    Authority { path: PathBuf, source: rustls::Error },
+    #[error(transparent)]
+    File(#[from] PemError),
     #[error("no client can be checked")]
     Verifier(#[from] VerifierBuilderError),
     #[error("certificate and key do not fit")]
@@ -69,37 +46,17 @@ pub struct Content {
 /// Reads the files.
 pub async fn read(files: &Files) -> Result<Content, TlsError> {
     Ok(Content {
-        certificate: read_file(&files.certificate).await?,
-        key: read_file(&files.key).await?,
-        client_ca: read_file(&files.client_ca).await?,
+        certificate: pem::read(&files.certificate).await?,
+        key: pem::read(&files.key).await?,
+        client_ca: pem::read(&files.client_ca).await?,
     })
-}
-
-async fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let limited = async {
-        let mut bytes = Vec::new();
-        tokio::fs::File::open(path).await?.take(LARGEST_FILE + 1).read_to_end(&mut bytes).await?;
-        Ok(bytes)
-    };
-    let read = timeout(READ_WITHIN, limited).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    let bytes = read.map_err(|source| TlsError::Read { path: path.to_owned(), source })?;
-    if bytes.len() as u64 > LARGEST_FILE {
-        return Err(TlsError::TooLarge { path: path.to_owned() });
-    }
-    Ok(bytes)
 }
 
 /// The configuration that the content gives. Pure.
 pub fn config(files: &Files, content: &Content) -> Result<Arc<ServerConfig>, TlsError> {
-    let chain = certificates(&files.certificate, &content.certificate)?;
-    let key = PrivateKeyDer::from_pem_slice(&content.key)
-        .map_err(|source| TlsError::Pem { path: files.key.clone(), source })?;
-    let mut roots = RootCertStore::empty();
-    for authority in certificates(&files.client_ca, &content.client_ca)? {
-        roots
-            .add(authority)
-            .map_err(|source| TlsError::Authority { path: files.client_ca.clone(), source })?;
-    }
+    let chain = pem::certificates(&files.certificate, &content.certificate)?;
+    let key = pem::key(&files.key, &content.key)?;
+    let roots = pem::authorities(&files.client_ca, &content.client_ca)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let clients =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build()?;
@@ -109,12 +66,6 @@ pub fn config(files: &Files, content: &Content) -> Result<Arc<ServerConfig>, Tls
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     Ok(Arc::new(config))
-}
-
-fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let all = all.map_err(|source| TlsError::Pem { path: path.to_owned(), source })?;
-    if all.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(all) }
 }
 
 /// Loads the files again when they have changed, until `stop`. What cannot be used is logged once for each change.
@@ -141,8 +92,4 @@ pub async fn follow(
         }
         last_error = error;
     }
-}
-
-fn with_cause(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

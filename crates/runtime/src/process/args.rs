@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use daemon::args::{LogFormat, seconds};
 
 /// Flags of the process; a controller flattens them beside its own.
 #[derive(Args, Clone, Debug)]
@@ -58,24 +59,6 @@ pub struct RuntimeArgs {
     /// Seconds after which children that the API server refused are tried again, if nothing else changes
     #[arg(long, default_value = "60", value_parser = seconds)]
     pub refusal_retry_period: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    Json,
-    Text,
-}
-
-/// A day is longer than any sensible lease.
-const LONGEST_SECONDS: f64 = 86_400.0;
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
-    if seconds > 0.0 && seconds <= LONGEST_SECONDS {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err(format!("{text} is not between 0 and {LONGEST_SECONDS} seconds"))
-    }
 }
 
 #[cfg(test)]

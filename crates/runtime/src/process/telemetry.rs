@@ -4,16 +4,14 @@
 
 use std::time::Duration;
 
+use daemon::args::LogFormat;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
 use tracing::{error, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::{
-    causes::with_causes,
-    process::args::{LogFormat, RuntimeArgs},
-};
+use crate::{causes::with_causes, process::args::RuntimeArgs};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
