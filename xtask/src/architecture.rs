@@ -101,6 +101,25 @@ fn only_what_stands_for_functions_of_c_is_unsafe() {
     assert!(!expected.is_empty());
 }
 
+/// Unoptimized, its `memcpy` would call itself.
+#[test]
+fn no_profile_leaves_the_memory_functions_unoptimized() {
+    let manifest = fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+    let sections: BTreeMap<&str, &str> =
+        manifest.split("\n[").skip(1).filter_map(|section| section.split_once("]\n")).collect();
+    let profiles =
+        sections.iter().filter(|(name, _)| name.starts_with("profile.") && name.split('.').count() == 2);
+    let unoptimized: Vec<&str> = profiles
+        .filter(|(name, text)| **name == "profile.dev" || text.contains("opt-level = 0"))
+        .map(|(name, _)| *name)
+        .collect();
+    assert!(unoptimized.len() >= 2, "{unoptimized:?}");
+    for profile in unoptimized {
+        let packages = sections.get(&*format!("{profile}.package")).copied().unwrap_or_default();
+        assert!(packages.contains("fast-musl.opt-level = 3"), "[{profile}.package]");
+    }
+}
+
 #[test]
 fn decisions_are_pure() {
     let deciding = sources(|path| {
@@ -140,7 +159,7 @@ fn what_every_controller_shares_knows_no_kind_of_this_project() {
     // Their modules too, so that a type of theirs cannot be imported from within.
     let modules: Vec<String> = kinds.iter().map(|kind| format!("api::{}", kind.to_lowercase())).collect();
     let forbidden: Vec<&str> = kinds.iter().chain(&modules).map(String::as_str).collect();
-    for name in ["metrics-client", "runtime", "scaling", "text", "workload"] {
+    for name in ["daemon", "metrics-client", "runtime", "scaling", "text", "workload"] {
         let shared = sources(|path| {
             path.starts_with(&format!("crates/{name}/src/")) && path != "crates/scaling/src/spec.rs"
         });
@@ -257,7 +276,17 @@ fn each_controller_has_everything_that_the_list_in_architecture_asks_for() {
 
 #[test]
 fn the_header_names_every_file_of_the_crates_that_programs_share_and_of_the_launcher() {
-    for name in ["metrics-client", "runtime", "scaling", "training-launcher", "training-log", "workload"] {
+    let shared = [
+        "daemon",
+        "metrics-client",
+        "runtime",
+        "scaling",
+        "text",
+        "training-launcher",
+        "training-log",
+        "workload",
+    ];
+    for name in shared {
         let mut files = entries(&format!("crates/{name}/src"));
         let root = if files.contains("lib.rs") { "lib.rs" } else { "main.rs" };
         let text = fs::read_to_string(workspace().join("crates").join(name).join("src").join(root)).unwrap();

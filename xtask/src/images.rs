@@ -190,14 +190,11 @@ fn build_into(path: &Path, build: Build, platforms: &[Platform], with_tests: boo
     let of = |purpose, programs: &[Program]| -> Vec<Image> {
         programs.iter().map(|&program| Image { program, purpose }).collect()
     };
-    let (released, of_tests) =
-        (of(Purpose::Released, &controllers::released()), of(Purpose::Tests, &OF_TESTS));
-    let groups = match (build, with_tests) {
-        (_, false) => vec![released],
-        (Build::Dev, true) => vec![released.into_iter().chain(of_tests).collect()],
+    let mut groups = vec![of(Purpose::Released, &controllers::released())];
+    if with_tests {
         // Apart: features that the tests enable must not change what is released.
-        (Build::Release, true) => vec![released, of_tests],
-    };
+        groups.push(of(Purpose::Tests, &OF_TESTS));
+    }
     let mut images: Vec<(Image, Vec<(Platform, Built)>)> = Vec::new();
     for group in groups {
         let programs: Vec<Program> = group.iter().map(|image| image.program).collect();

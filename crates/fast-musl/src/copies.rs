@@ -1,7 +1,6 @@
-//! Copies of bytes that may overlap.
+//! Copies of bytes that may overlap, in blocks of 16, which every x86-64 processor moves at once.
 
-/// 16 bytes, which every x86-64 processor moves at once.
-type Block = [u64; 2];
+use core::arch::x86_64::__m128i as Block;
 
 /// Bytes that one round of a loop copies.
 const ROUND: usize = 64;
@@ -12,6 +11,7 @@ const ROUND: usize = 64;
 ///
 /// # Safety
 /// Both point to `length` bytes.
+#[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     // SAFETY: each branch stays within `length` bytes.
     unsafe {

@@ -9,7 +9,7 @@
 #![no_builtins]
 #![allow(unsafe_code, reason = "these functions are called with pointers, by the rules of C")]
 
-#[cfg(any(test, all(target_env = "musl", target_arch = "x86_64")))]
+#[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
 mod copies;
 #[cfg(target_env = "musl")]
 mod exported;

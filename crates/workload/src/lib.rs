@@ -4,8 +4,8 @@
 //! those kinds. Controllers own conditions, retries and writes.
 //!
 //! **Invariant:** no async, no client, no cache of objects, no clock, no environment. Everything is pure except six
-//! bounded records in memory: `NodeLosses`, `GpuFaults`, `Pace`, `Migrations`, `FactTimes` and `Crashes`. Controllers own the records and pass the time. All may be empty after a
-//! restart. `stored_template` keeps results of pure functions for the process, also bounded. Without them the same is
+//! bounded records in memory: `NodeLosses`, `GpuFaults`, `Pace`, `Migrations`, `FactTimes` and `Crashes`. Controllers own
+//! the records and pass the time. All may be empty after a restart. `stored_template` keeps results of pure functions for the process, also bounded. Without them the same is
 //! computed again.
 //!
 //! - `views.rs`: what watches deliver of pods, nodes and claims.

@@ -2,8 +2,9 @@
 
 use std::{
     collections::VecDeque,
+    io::Read as _,
     path::PathBuf,
-    process::{Command, Output, Stdio},
+    process::{Command, ExitStatus, Stdio},
     sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -17,7 +18,13 @@ use crate::steps::{cargo, without_cargos_variables};
 /// Each has some threads of its own.
 const AT_ONCE: usize = 2;
 
-/// A message of cargo about what it has built. Other messages lack these fields.
+/// The kind of a message of cargo.
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+}
+
+/// A message of cargo about what it has built.
 #[derive(Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,
@@ -51,7 +58,7 @@ struct TestProgram {
 struct Ran {
     name: String,
     took: Duration,
-    output: Output,
+    status: ExitStatus,
 }
 
 /// Runs the tests of the default packages, doc tests excepted, with so many threads for each program.
@@ -71,7 +78,7 @@ pub(super) fn run(threads: usize, filters: &[String]) -> anyhow::Result<()> {
         eprintln!("{:7.1}  {name}", took.as_secs_f64());
     }
     let failed: Vec<&str> =
-        ran.iter().filter(|ran| !ran.output.status.success()).map(|ran| ran.name.as_str()).collect();
+        ran.iter().filter(|ran| !ran.status.success()).map(|ran| ran.name.as_str()).collect();
     ensure!(failed.is_empty(), "tests failed in {}", failed.join(", "));
     Ok(())
 }
@@ -97,33 +104,49 @@ fn run_all(programs: Vec<TestProgram>, threads: usize, filters: &[String]) -> an
     })
 }
 
-/// Prints the whole output at its end, so that outputs do not mix.
+/// Prints the whole output at its end, so that outputs do not mix. It goes to a file: a pipe would stay open as long as a
+/// process that the tests have left behind.
 fn run_one(program: TestProgram, threads: usize, filters: &[String]) -> anyhow::Result<Ran> {
     let TestProgram { name, executable, folder, .. } = program;
     let mut test = Command::new(&executable);
     without_cargos_variables(&mut test);
     test.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder);
     test.args(["--test-threads", &threads.to_string()]).args(filters);
+    let printed = tempfile::NamedTempFile::new().context("failed to create a file for the output")?;
+    let to_file = || printed.as_file().try_clone().context("failed to share the file for the output");
+    test.stdin(Stdio::null()).stdout(to_file()?).stderr(to_file()?);
+    eprintln!("--- {name}: started");
     let began = Instant::now();
-    let output = test.output().with_context(|| format!("failed to start {}", executable.display()))?;
+    let status = test.status().with_context(|| format!("failed to start {}", executable.display()))?;
     let took = began.elapsed();
+    let mut output = Vec::new();
+    printed
+        .reopen()
+        .and_then(|mut file| file.read_to_end(&mut output))
+        .context("failed to read the output")?;
     eprintln!(
-        "\n--- {name}, {:.1} s\n{}{}",
+        "\n--- {name}: {status} after {:.1} s\n{}",
         took.as_secs_f64(),
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
+        String::from_utf8_lossy(&output)
     );
-    Ok(Ran { name, took, output })
+    Ok(Ran { name, took, status })
 }
 
 fn test_programs(messages: &[u8]) -> anyhow::Result<Vec<TestProgram>> {
-    let lines = messages.split(|byte| *byte == b'\n');
-    let artifacts = lines.filter_map(|line| serde_json::from_slice::<Artifact>(line).ok());
-    let tests = artifacts.filter(|artifact| artifact.profile.test);
-    tests
+    let mut artifacts = Vec::new();
+    for line in messages.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let message: Message = serde_json::from_slice(line).context("cargo has written another message")?;
+        if message.reason == "compiler-artifact" {
+            let artifact: Artifact =
+                serde_json::from_slice(line).context("cargo describes a target otherwise")?;
+            artifacts.push(artifact);
+        }
+    }
+    artifacts
+        .into_iter()
+        .filter(|artifact| artifact.profile.test)
         .filter_map(|Artifact { executable, manifest_path, target, .. }| {
-            let executable = executable?;
-            Some((executable, manifest_path, target))
+            Some((executable?, manifest_path, target))
         })
         .map(|(executable, manifest, target)| {
             let folder = manifest.parent().context("a manifest is in no folder")?.to_owned();
@@ -171,7 +194,7 @@ mod tests {
             vec![program("good", "/bin/true"), program("bad", "/bin/false"), program("last", "/bin/true")];
         let ran = run_all(programs, 1, &[]).unwrap();
         let mut ended: Vec<(&str, bool)> =
-            ran.iter().map(|ran| (ran.name.as_str(), ran.output.status.success())).collect();
+            ran.iter().map(|ran| (ran.name.as_str(), ran.status.success())).collect();
         ended.sort_unstable();
         assert_eq!(ended, [("bad", false), ("good", true), ("last", true)]);
     }
