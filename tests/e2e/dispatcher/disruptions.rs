@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tests::{
     Scene, ask_until, controller,
     dispatcher::{CONTROLLER, Load, Monitors, create, is_ready, until, until_ready, workers},
-    fresh_name, simulated, start, tools, wait_for, wait_until_gone, within,
+    fresh_name, is_ready as is_pod_ready, simulated, start, tools, wait_for, wait_until_gone, within,
 };
 
 const BUSY: Load = Load { queued: 0, in_flight: 1, tokens: 0 };
@@ -90,7 +90,11 @@ async fn a_drain_ends_busy_workers_one_after_the_other() {
     let on_node: Vec<String> = workers(&scene, "coders").await.iter().map(ResourceExt::name_any).collect();
     assert_eq!(on_node.len(), 4);
     let at_once = join_all(on_node.iter().map(|pod| evict(&pods, pod))).await;
-    assert_eq!(at_once.iter().filter(|accepted| **accepted).count(), 1, "one at a time");
+    let accepted = at_once.iter().filter(|accepted| **accepted).count();
+    // On a busy machine the last answer may come after a replacement is ready, which allows one more.
+    let all = workers(&scene, "coders").await;
+    let replaced = all.iter().filter(|pod| !on_node.contains(&pod.name_any()) && is_pod_ready(pod)).count();
+    assert!((1..=1 + replaced).contains(&accepted), "{accepted} at a time, {replaced} replaced");
     // As a drain does, until no worker is left on the node.
     for pod in &on_node {
         ask_until("an eviction", within(), async || {
