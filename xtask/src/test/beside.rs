@@ -15,8 +15,10 @@ use serde::Deserialize;
 
 use crate::steps::{cargo, without_cargos_variables};
 
-/// Each has some threads of its own.
+/// At most so many at once. Each has some threads of its own, and some of its tests have deadlines.
 const AT_ONCE: usize = 2;
+/// One program needs so many.
+const CORES: usize = 2;
 
 /// The kind of a message of cargo.
 #[derive(Deserialize)]
@@ -94,7 +96,9 @@ fn run_all(programs: Vec<TestProgram>, threads: usize, filters: &[String]) -> an
         }
     };
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        let cores = thread::available_parallelism().map_or(CORES, usize::from);
+        let at_once = (cores / CORES).clamp(1, AT_ONCE);
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
         let mut all = Vec::new();
         for worker in workers {
             let ran = worker.join().map_err(|_| anyhow::anyhow!("a thread that ran tests panicked"))?;
