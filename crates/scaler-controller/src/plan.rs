@@ -450,9 +450,8 @@ fn sampled(observed: &Observed, decision: &Decision) -> Option<Timestamp> {
     observed.answers.get(decision.conclusion.winner?)?.reading.newest()
 }
 
-/// As the spec says, without 0 replicas where the kind does without them, and where another has set 0: then they stay,
-/// as those of every target with a minimum above 0. 0 that this controller has set follow a minimum that was raised since,
-/// which is no rule of HPA.
+/// The policy of the spec. It has no 0 replicas where the kind does without them, or where another has set 0: those 0
+/// stay, as with HPA. Where this controller has set 0, a minimum that was raised since counts, which is no rule of HPA.
 fn policy(valid: &ValidScaler, found: &Found, contest: &Contest) -> Policy {
     let mut policy = valid.policy.clone();
     let is_above_zero = found.keeps_one || found.scaled.replicas == 0 && contest.is_stopped();

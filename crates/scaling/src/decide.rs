@@ -117,9 +117,9 @@ impl Decision {
     }
 }
 
-/// Whether a value is of the pods that were there before replicas were removed: compared with those that are left it asks
-/// to remove as large a share again, and the load of those that are gone has not moved yet. A total that adds up is none
-/// of pods.
+/// Whether a value is of the pods that were there before replicas were removed. Compared with the pods that are left, it
+/// asks to remove as large a share again, and the load of the removed pods has not moved yet. A total that adds up is no
+/// value of pods.
 fn is_of_before_the_last_removal(policy: &Policy, readings: &[Reading], history: &History) -> bool {
     let removals = history.scale_events.iter().filter(|event| event.change < 0);
     let Some(removed) = removals.map(|event| event.time).max() else { return false };

@@ -59,8 +59,8 @@ impl<S, K> Deref for Children<S, K> {
     }
 }
 
-/// The first apply of a child carries a version that no object ever has: one that would merge into an existing object is a
-/// conflict. etcd's revisions begin at 1, and revision 1 is taken long before the first object is stored.
+/// The first apply of a child carries a version that no object ever has. So an apply that would merge into an existing
+/// object is a conflict. etcd's revisions begin at 1, and revision 1 is taken long before the first object is stored.
 const NEVER_A_VERSION: &str = "1";
 
 impl Writer {

@@ -3,8 +3,8 @@
 //!
 //! A wish for more than ten times `maxReplicas` is announced and acted on one period later, if it is the first that these
 //! sources and target values have made. So is one that would remove three quarters of the replicas or more, or whose value
-//! is below a fiftieth of its target: seconds in the place of milliseconds, a ratio in the place of percent, an average in
-//! the place of a total. After one wish that was plausible, or was announced, nothing is delayed any more, so a burst of a
+//! is below a fiftieth of its target. Such values are seconds in the place of milliseconds, a ratio in the place of
+//! percent, or an average in the place of a total. After one wish that was plausible, or was announced, nothing is delayed any more, so a burst of a
 //! target that is scaled already is served at once. A value of 0 shows no unit, and settles nothing.
 
 use std::{

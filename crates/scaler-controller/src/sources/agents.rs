@@ -1,8 +1,8 @@
 //! GPU metrics of pods, by the metrics agents of their nodes. Pure.
 //!
 //! The utilization of a pod is the mean over its GPUs of their means over the last 10 s. One reading is of the last
-//! fraction of a second, in which a GPU that serves requests is either busy or idle, so a single one says nothing of the
-//! load; and the next longer window, 60 s, would still show the load of before a step when the replicas for it are there.
+//! fraction of a second. In it a GPU that serves requests is either busy or idle, so one reading says nothing of the load.
+//! The next longer window has 60 s. It would still show the load of before a step when the replicas for it are there.
 //! A pod that spreads one model over several GPUs is as busy as they are on average, not in sum. Of a GPU that several
 //! pods share, each of them has the value of the whole GPU: nothing says whose work it was.
 //!

@@ -1,8 +1,8 @@
 //! Metrics of pods: one scrape of one pod.
 //!
-//! A pod is not trusted, and many are scraped at a time: the time and the bytes of each answer are limited, and how many
-//! bodies are read at once; redirects are not followed, and each scrape has its own connection, which is closed. Triton
-//! waits for idle connections when it ends, and then reports a failure. [`scrapes`] turns successive scrapes into samples.
+//! A pod is not trusted, and many are scraped at a time. So the time and the bytes of each answer are limited, and the
+//! number of bodies that are read at once. Redirects are not followed. Each scrape has its own connection, which is closed:
+//! Triton waits for idle connections when it ends, and then reports a failure. [`scrapes`] turns successive scrapes into samples.
 
 use std::{
     future::Future,

@@ -1,8 +1,11 @@
 //! Whether another attempt follows a failed one, when, and with which settings. Pure.
 //!
-//! Each class of failures has a budget of its own: what cannot start, and what finds its volume full, waits without GPUs and
-//! without a limit, interruptions are free as long as checkpoints advance, a full GPU is met with smaller settings up to three times, and what may pass by
-//! itself is tried again up to `retryLimit` times since the last newer checkpoint.
+//! Each class of failures has a budget of its own:
+//!
+//! - What cannot start, or finds its volume full, waits without GPUs and without a limit.
+//! - Interruptions are free as long as checkpoints advance.
+//! - A full GPU is met with smaller settings up to three times.
+//! - What may pass by itself is tried again, up to `retryLimit` times since the last newer checkpoint.
 
 use std::time::Duration;
 
