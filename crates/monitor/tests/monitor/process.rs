@@ -135,12 +135,15 @@ impl Monitor {
     }
 }
 
-/// The largest resident memory that a process that runs has had; 0 once it has ended.
+/// The largest memory that a running process has had, without the pages of its file: a program that is built for
+/// tests is many times as large as a released one. 0 once it has ended.
 pub(crate) fn peak_kibibytes(pid: u32) -> u64 {
     let known = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = known.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-    kibibytes.unwrap_or_default()
+    let kibibytes = |name: &str| -> u64 {
+        let line = known.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or_default()
+    };
+    kibibytes("VmHWM:").saturating_sub(kibibytes("RssFile:"))
 }
 
 impl Drop for Monitor {
