@@ -1,8 +1,8 @@
 //! The contract keeps what earlier versions of it have promised: a subscriber of an older release reads what a newer
 //! source sends, and the other way round.
 //!
-//! `released/metrics.v1.binpb` is the contract of the last release or, before the first one, the first committed version. It is replaced by `src/generated/metrics.v1.binpb` at
-//! a release, and never in a change of the contract.
+//! `released/metrics.v1.binpb` is the contract of the last release. Before the first release it is the contract that the
+//! first one will have. `src/generated/metrics.v1.binpb` replaces it at a release, and never in a change of the contract.
 
 #![cfg(test)]
 

@@ -38,6 +38,7 @@
 //! - `tests/fake-kubelet`: the kubelet's pod-resources API.
 //! - `tests/fake-prometheus`: a Prometheus-compatible server with set answers.
 //! - `tests/fake-api`: the API server of the runtime's tests and of benches.
+//! - `tests/s3-server`: a real S3 server over a folder.
 //! - `tests/pause`: holds the namespaces of a pod.
 //! - `tests/bench`: measures.
 //! - `tests/demo`: lets a node die or a load rise, and draws what follows.

@@ -105,6 +105,11 @@ impl Life {
         Api::namespaced_with(scene.client(), scene.namespace(), &self.kind.resource())
     }
 
+    /// Whether the edit by hand of [`Step::Edited`] changes pods.
+    pub(crate) fn edits_pods(&self) -> bool {
+        self.children.as_ref().is_some_and(|children| children.podless.is_none())
+    }
+
     /// From the first creation until the second object of this name is done.
     pub async fn play(&self, scene: &Scene<'_>, name: &str) {
         self.begin(scene, name).await;

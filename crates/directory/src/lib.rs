@@ -5,10 +5,12 @@
 //!
 //! Files:
 //!
+//! - `install.rs`: copies the running program into a folder.
 //! - `space.rs`: the free space of a folder, so that a copy does not fill the disk of a node.
 
 #![forbid(unsafe_code)]
 
+pub mod install;
 pub mod space;
 
 use std::{

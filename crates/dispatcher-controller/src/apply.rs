@@ -24,7 +24,7 @@ use workload::faults::facts::FactTimes;
 
 use crate::{
     Context, NAME,
-    plan::{Plan, marks::Mark, outcome::Outcome},
+    plan::{Plan, is_loss, marks::Mark, outcome::Outcome},
 };
 
 /// A pool has up to a thousand pods.
@@ -39,7 +39,7 @@ pub(crate) async fn apply(
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     let uid = dispatcher.metadata.uid.as_deref().unwrap_or_default();
-    let noting = Noting::begun(&ctx.fact_times, uid, plan, now);
+    let mut noting = Noting::begun(&ctx.fact_times, uid, plan, now);
     let (written, unmarked) = match mark_all(ctx, &plan.marks).await {
         Ok(unmarked) => (write_deployment(ctx, plan).await, unmarked),
         Err(error) => (Err(error), Unmarked::default()),
@@ -60,7 +60,7 @@ pub(crate) async fn apply(
         }
         Err(Err(error)) => Err(error),
     };
-    noting.ended(facts);
+    noting.unreported(&facts);
     let written = written?;
     let has_changed = matches!(written, Some(Written::Created | Written::Changed));
     let mut outcome = if has_changed { plan.if_changed() } else { plan.if_unchanged() };
@@ -74,6 +74,7 @@ pub(crate) async fn apply(
     // The children before the status: after a failure the status is not written, so it never reports what did not happen.
     write_budget(ctx, dispatcher, plan, &mut outcome, now).await?;
     ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &*outcome.status).await?;
+    noting.ended(facts);
     for note in &*outcome.events {
         ctx.recorder.publish(dispatcher, note, now).await;
     }
@@ -92,6 +93,13 @@ struct Noting<'a> {
 impl<'a> Noting<'a> {
     fn begun(times: &'a FactTimes, uid: &'a str, plan: &Plan, now: Timestamp) -> Self {
         Self { times, uid, facts: Some(plan.facts_if_cancelled(&times.of(uid))), now }
+    }
+
+    /// These facts are true. A new loss is known once the status reports it.
+    fn unreported(&mut self, facts: &[String]) {
+        let known = self.times.of(self.uid);
+        let kept = facts.iter().filter(|fact| !is_loss(fact) || known.contains_key(*fact));
+        self.facts = Some(kept.cloned().collect());
     }
 
     /// The writes have ended, and these facts are true.
@@ -311,6 +319,23 @@ mod tests {
         times.note("uid", &plan.settled_facts(), at(1));
         drop(Noting::begun(&times, "uid", &plan, at(2)));
         assert_eq!(noted(&times), sorted(plan.settled_facts()), "what was known goes on");
+    }
+
+    #[test]
+    fn a_new_loss_is_known_once_the_status_reports_it() {
+        let (times, plan) = (FactTimes::default(), plan());
+        let facts = plan.settled_facts();
+        let failed = |times: &FactTimes| {
+            let mut noting = Noting::begun(times, "uid", &plan, at(0));
+            noting.unreported(&facts);
+        };
+        let knows_loss = |times: &FactTimes| times.of("uid").keys().any(|fact| is_loss(fact));
+        failed(&times);
+        assert_eq!((times.of("uid").len(), knows_loss(&times)), (facts.len() - 1, false));
+        Noting::begun(&times, "uid", &plan, at(1)).ended(facts.clone());
+        assert!(knows_loss(&times));
+        failed(&times);
+        assert!(knows_loss(&times), "it was reported before");
     }
 
     #[test]

@@ -297,7 +297,7 @@ fn reported(
     Plan { budget: guarding.budget, facts, ..status_only(status, events, requeue_after) }
 }
 
-fn is_loss(fact: &str) -> bool {
+pub(crate) fn is_loss(fact: &str) -> bool {
     fact.starts_with(conditions::checkpoint_failed::LOST)
 }
 

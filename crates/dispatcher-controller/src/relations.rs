@@ -5,7 +5,7 @@ use kube::Resource;
 use runtime::{key::Key, queue::Reason};
 use workload::{
     templates::deployment::ReplicaSetView,
-    views::pod::{Instance, PodView},
+    views::pod::{OfInstance, PodView},
 };
 
 use crate::names;
@@ -19,27 +19,10 @@ pub(crate) fn claim_key(dispatcher: &AIDispatcher) -> Option<Key> {
     Some(Key::new(namespace, claim))
 }
 
-/// Objects whose labels name the instance that they belong to.
-pub(crate) trait ForInstance: Resource {
-    fn instance(&self) -> Option<&Instance>;
-}
-
-impl ForInstance for PodView {
-    fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
-    }
-}
-
-impl ForInstance for ReplicaSetView {
-    fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
-    }
-}
-
-pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
-    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
-    let name = object.instance().and_then(|instance| instance.of_kind(names::KIND));
-    name.map(|name| Key::new(namespace, name)).into_iter().collect()
+/// The AIDispatcher whose labels a pod or a ReplicaSet has.
+pub(crate) fn keys_by_instance(object: &impl OfInstance) -> Vec<Key> {
+    let found = object.belongs_to(names::KIND);
+    found.map(|(namespace, name)| Key::new(namespace, name)).into_iter().collect()
 }
 
 /// A change of a pod that starts without a fault is not urgent: its next changes follow within seconds, and the status

@@ -32,7 +32,7 @@ use workload::{
     views::{
         claim::ClaimView,
         node::{NodeLosses, NodeView},
-        pod::{Instance, PodView},
+        pod::{OfInstance, PodView},
     },
 };
 
@@ -248,27 +248,10 @@ pub(crate) fn track_crashes(pods: &Cache<PodView>) -> Arc<Crashes> {
     crashes
 }
 
-/// Objects whose labels name the instance that they belong to.
-pub(crate) trait ForInstance: Resource {
-    fn instance(&self) -> Option<&Instance>;
-}
-
-impl ForInstance for PodView {
-    fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
-    }
-}
-
-impl ForInstance for ReplicaSetView {
-    fn instance(&self) -> Option<&Instance> {
-        self.instance.as_ref()
-    }
-}
-
-pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
-    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
-    let name = object.instance().and_then(|instance| instance.of_kind(names::KIND));
-    name.map(|name| Key::new(namespace, name)).into_iter().collect()
+/// The AIInference whose labels a pod or a ReplicaSet has.
+pub(crate) fn keys_by_instance(object: &impl OfInstance) -> Vec<Key> {
+    let found = object.belongs_to(names::KIND);
+    found.map(|(namespace, name)| Key::new(namespace, name)).into_iter().collect()
 }
 
 /// A pod that comes up in good order is looked at together with what follows: its next steps are seconds away, and the
@@ -311,24 +294,8 @@ fn nodes_of<'a>(
     losses: &Mutex<NodeLosses>,
     now: Timestamp,
 ) -> Nodes {
-    let mut lost = BTreeMap::new();
-    for name in pods.filter_map(|pod| pod.node.as_deref()) {
-        if !lost.contains_key(name) {
-            let node = known.get(&Key::new("", name));
-            let mut losses = losses.lock().unwrap_or_else(PoisonError::into_inner);
-            lost.extend(losses.of(name, node.as_deref(), now).map(|loss| (name.to_owned(), loss)));
-        }
-    }
-    if lost.is_empty() {
-        return Nodes::default();
-    }
-    let all = known.all();
-    Nodes {
-        lost,
-        down: all.iter().filter(|node| node.lost().is_some()).count(),
-        all: all.len(),
-        is_stale: false,
-    }
+    let names = pods.filter_map(|pod| pod.node.as_deref());
+    Nodes::of(names, |name| known.get(&Key::new("", name)), || known.all(), losses, now)
 }
 
 fn owned<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &str) -> Option<Arc<V>> {

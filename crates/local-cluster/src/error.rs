@@ -30,8 +30,8 @@ pub enum Error {
     #[error("{} holds none of {programs}: name a folder that does, or none, and they are built", folder.display())]
     NoneGiven { folder: PathBuf, programs: String },
 
-    #[error("failed to build {program}; output of `go build`:\n{output}")]
-    Build { program: String, output: String },
+    #[error("failed to build {packages}; output of `go build`:\n{output}")]
+    Build { packages: String, output: String },
 
     #[error(
         "Python is not installed: install it, for example the Debian package python3, so that `python3` is on PATH"

@@ -28,6 +28,7 @@ pub use python::PythonPackage;
 /// Also in `tools/cluster/go.mod`; a test compares them.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 
+const KUBECTL: &str = "kubectl";
 /// The first whose kustomize supports everything that `deploy` uses.
 const OLDEST_KUBECTL: Version = Version { major: 1, minor: 30, patch: 0 };
 
@@ -39,7 +40,7 @@ const CLUSTER: Group<'static> = Group {
     linkage: Linkage::Static,
     programs: &[
         Program { name: "etcd", package: "go.etcd.io/etcd/server/v3" },
-        Program { name: "kubectl", package: "k8s.io/kubernetes/cmd/kubectl" },
+        Program { name: KUBECTL, package: "k8s.io/kubernetes/cmd/kubectl" },
         Program { name: "kube-apiserver", package: "k8s.io/kubernetes/cmd/kube-apiserver" },
         Program { name: "kube-controller-manager", package: "k8s.io/kubernetes/cmd/kube-controller-manager" },
         Program { name: "kube-scheduler", package: "k8s.io/kubernetes/cmd/kube-scheduler" },
@@ -153,9 +154,40 @@ struct Program {
 
 /// The folder with all programs of a cluster; builds what is missing, which takes minutes the first time.
 ///
-/// Progress goes to standard error. Blocks; only one process of the user builds at a time.
+/// A kubectl on PATH is used if it is at most one minor version older or newer, which Kubernetes supports. Progress goes to
+/// standard error. Blocks; only one process of the user builds at a time.
 pub fn ensure() -> Result<PathBuf> {
-    CLUSTER.ensure()
+    let whole = CLUSTER.folder(&go::find(CLUSTER.go_mod)?)?;
+    if CLUSTER.is_complete(&whole) {
+        return Ok(whole);
+    }
+    let Some(known) = fitting_kubectl()? else { return CLUSTER.ensure() };
+    let others = without_kubectl();
+    let built = Group { programs: &others, ..CLUSTER }.ensure()?;
+    let built = others.iter().map(|program| built.join(program.name));
+    given::link(&cache()?, &built.chain([known.join(KUBECTL)]).collect::<Vec<_>>())
+}
+
+/// Whether [`ensure`] builds nothing.
+pub fn are_there() -> bool {
+    let others = without_kubectl();
+    let is_complete = |group: Group<'_>| {
+        let folder = go::find(group.go_mod).and_then(|go| group.folder(&go));
+        folder.is_ok_and(|folder| group.is_complete(&folder))
+    };
+    is_complete(CLUSTER)
+        || is_complete(Group { programs: &others, ..CLUSTER })
+            && fitting_kubectl().is_ok_and(|kubectl| kubectl.is_some())
+}
+
+fn without_kubectl() -> Vec<Program> {
+    CLUSTER.programs.iter().filter(|program| program.name != KUBECTL).copied().collect()
+}
+
+/// The folder of PATH with a kubectl for these clusters.
+fn fitting_kubectl() -> Result<Option<PathBuf>> {
+    let wanted = Version::in_text(KUBERNETES_VERSION).unwrap_or_default();
+    kubectl_on_path(None, |version| version.is_beside(wanted))
 }
 
 /// As [`ensure`], with the programs that are in a folder already: only the others are built, and Go is needed only for
@@ -164,8 +196,7 @@ pub fn ensure_with(given: &Path) -> Result<PathBuf> {
     let (there, missing): (Vec<Program>, Vec<Program>) =
         CLUSTER.programs.iter().partition(|program| given.join(program.name).is_file());
     if there.is_empty() {
-        let programs = CLUSTER.programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
-        return Err(Error::NoneGiven { folder: given.to_owned(), programs });
+        return Err(Error::NoneGiven { folder: given.to_owned(), programs: names(CLUSTER.programs) });
     }
     let given = fs::canonicalize(given).map_err(Error::io("read", given))?;
     for program in &there {
@@ -175,8 +206,6 @@ pub fn ensure_with(given: &Path) -> Result<PathBuf> {
             return Err(Error::WrongVersion { path, found: found.to_string(), wanted: wanted.minor_only() });
         }
     }
-    let names =
-        |programs: &[Program]| programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
     eprintln!("uses {} of {}", names(&there), given.display());
     if missing.is_empty() {
         return Ok(given);
@@ -192,17 +221,30 @@ pub fn ensure_with(given: &Path) -> Result<PathBuf> {
 /// The folder with a `kubectl` that renders the manifests of this project: the one on PATH if it is new enough, or one
 /// that is built.
 pub fn ensure_kubectl(given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(known) = kubectl_on_path(given, |version| version >= OLDEST_KUBECTL)? {
+        return Ok(known);
+    }
+    let kubectl: Vec<Program> =
+        CLUSTER.programs.iter().filter(|program| program.name == KUBECTL).copied().collect();
+    CLUSTER.ensure_some(&kubectl)
+}
+
+/// The first folder, `given` or of PATH, with a kubectl of a version that fits.
+fn kubectl_on_path(given: Option<&Path>, fits: impl Fn(Version) -> bool) -> Result<Option<PathBuf>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = given.map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
     for folder in folders.filter(|folder| folder.is_absolute() || Some(folder.as_path()) == given) {
-        let kubectl = folder.join("kubectl");
-        if kubectl.is_file() && given::version(&kubectl).is_ok_and(|found| found >= OLDEST_KUBECTL) {
-            return fs::canonicalize(&folder).map_err(Error::io("read", folder));
+        let kubectl = folder.join(KUBECTL);
+        if kubectl.is_file() && given::version(&kubectl).is_ok_and(&fits) {
+            return fs::canonicalize(&folder).map(Some).map_err(Error::io("read", folder));
         }
     }
-    let kubectl: Vec<Program> =
-        CLUSTER.programs.iter().filter(|program| program.name == "kubectl").copied().collect();
-    CLUSTER.ensure_some(&kubectl)
+    Ok(None)
+}
+
+/// `a, b, c`
+fn names(programs: &[Program]) -> String {
+    programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ")
 }
 
 /// The version that `go.mod` names for a program of a cluster.
@@ -263,14 +305,14 @@ pub fn ensure_bench() -> Result<PathBuf> {
 impl Group<'_> {
     /// The folder with these programs of the group: that of the whole group if it was built before.
     fn ensure_some(&self, programs: &[Program]) -> Result<PathBuf> {
-        let whole = cache()?.join(format!("{}-{}", self.name, self.fingerprint(&go::find(self.go_mod)?)));
+        let whole = self.folder(&go::find(self.go_mod)?)?;
         if self.is_complete(&whole) { Ok(whole) } else { Group { programs, ..*self }.ensure() }
     }
 
     fn ensure(&self) -> Result<PathBuf> {
         let go = go::find(self.go_mod)?;
         let cache = cache()?;
-        let folder = cache.join(format!("{}-{}", self.name, self.fingerprint(&go)));
+        let folder = self.folder(&go)?;
         if self.is_complete(&folder) {
             return Ok(folder);
         }
@@ -280,6 +322,11 @@ impl Group<'_> {
             self.build(&go, &cache, &folder)?;
         }
         Ok(folder)
+    }
+
+    /// Where its programs are, or will be.
+    fn folder(&self, go: &go::Go) -> Result<PathBuf> {
+        Ok(cache()?.join(format!("{}-{}", self.name, self.fingerprint(go))))
     }
 
     /// Builds beside the final folder and renames at the end, so that a folder that is there is whole.
@@ -296,15 +343,18 @@ impl Group<'_> {
         write_atomically(&source.join("go.mod"), self.go_mod.as_bytes())?;
         write_atomically(&source.join("go.sum"), self.go_sum.as_bytes())?;
 
-        let mut progress = Progress::new(self.name, self.programs.len());
+        let mut progress = Progress::new(self.name, &names(self.programs));
+        // All at once: what they share is compiled once, and while one is linked others are compiled.
+        let packages: Vec<&str> = self.programs.iter().map(|program| program.package).collect();
+        let build = go::Build { source: &source, packages: &packages, folder: &binaries };
+        go.build(build, &self.build_flags(), self.linkage.c_enabled(), || progress.tick())?;
         for Program { name, package } in self.programs {
-            progress.begin(name);
-            let flags = self.build_flags();
-            go.build(&source, package, &binaries.join(name), &flags, self.linkage.c_enabled(), || {
-                progress.tick();
-            })?;
-            progress.end();
+            let (built, wanted) = (binaries.join(go::program_of(package)), binaries.join(name));
+            if built != wanted {
+                fs::rename(&built, &wanted).map_err(Error::io("rename", built))?;
+            }
         }
+        progress.end();
         if folder.exists() {
             fs::remove_dir_all(folder).map_err(Error::io("remove", folder))?;
         }

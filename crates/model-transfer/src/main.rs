@@ -20,7 +20,6 @@
 //! - `check_store.rs`: whether a push may be expected to work.
 //! - `check.rs`: whether a folder holds a model that an engine can load.
 //! - `pre_stop.rs`: the preStop hook; its parts are in `pre_stop`.
-//! - `install.rs`: copies this program into a folder of the pod.
 //! - `store.rs`: the only file that speaks to the store, through `crates/object-storage`.
 //! - `keys.rs`: decides which keys may become paths.
 //! - `tree.rs`: opens paths below a root and follows no link.
@@ -40,7 +39,6 @@ mod check_store;
 mod cli;
 mod digest;
 mod fault;
-mod install;
 mod keys;
 mod location;
 mod markers;
@@ -57,6 +55,7 @@ mod tree;
 use std::{io, num::NonZero, ops::RangeInclusive, path::Path, process::ExitCode, thread, time::Duration};
 
 use clap::Parser;
+use directory::install::Failed;
 use tokio::{
     runtime::Builder,
     signal::unix::{SignalKind, signal},
@@ -66,6 +65,9 @@ use tracing::{error, info};
 
 use cli::{Arguments, Check, Command, Options, Transfer};
 use fault::{Cause, Fault};
+
+/// The name of its copy.
+const PROGRAM: &str = "model-transfer";
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -114,10 +116,17 @@ fn start(wanted: Transfer, options: Options) -> io::Result<oneshot::Receiver<Res
     Ok(receiver)
 }
 
+/// Copies this program to where the engine's container finds it: see `pre_stop`.
+fn install(folder: Option<&Path>) -> Result<(), Fault> {
+    let Some(folder) = folder else { return Ok(()) };
+    let installed = directory::install::install(folder, PROGRAM);
+    installed.map_err(|Failed { step, path, error }| Fault::io(step, &path)(error))
+}
+
 async fn transfer(wanted: Transfer, options: Options) -> Result<String, Fault> {
     match wanted {
         Transfer::Pull(wanted) => {
-            wanted.install.as_deref().map_or(Ok(()), install::install)?;
+            install(wanted.install.as_deref())?;
             pull::pull(&wanted, &options).await
         }
         Transfer::Push { folder, destination } => push::push(&folder, &destination, &options).await,
@@ -125,7 +134,7 @@ async fn transfer(wanted: Transfer, options: Options) -> Result<String, Fault> {
             check_store::check_store(&destination, &name, &options).await
         }
         Transfer::Check(Check { folder, engine, root, deadline_seconds, install }) => {
-            install.as_deref().map_or(Ok(()), install::install)?;
+            self::install(install.as_deref())?;
             let root = root.as_deref().unwrap_or(&folder);
             check::check(&folder, root, engine, Duration::from_secs(deadline_seconds)).await
         }

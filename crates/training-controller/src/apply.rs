@@ -141,17 +141,22 @@ async fn retire(
     let Retirement { deletions, snapshot, claim, releases, event, status, facts, requeue_after } = retirement;
     ctx.progress.forget(uid(job));
     note(ctx, job, facts, now);
-    for deletion in deletions {
-        delete(ctx, deletion).await?;
+    if let Some(refusal) = delete_all(ctx, deletions).await? {
+        return Ok(Applied::Refused(refusal));
     }
     if let Some(snapshot) = snapshot
         && let Err(error) = ctx.snapshots.create_anyway(snapshot).await
     {
-        let why = unavailable(&error).ok_or(error)?;
-        return Ok(Applied::Refused(Refusal::Denied(why)));
+        let refusal = match unavailable(&error) {
+            Some(why) => Refusal::Invalid(why),
+            None => Refusal::of(error)?,
+        };
+        return Ok(Applied::Refused(refusal));
     }
-    if let Some(claim) = claim {
-        ctx.claims.delete(claim).await?;
+    if let Some(claim) = claim
+        && let Err(error) = ctx.claims.delete(claim).await
+    {
+        return Refusal::of(error).map(Applied::Refused);
     }
     if let Some(status) = status {
         ctx.writer.apply_status(&ctx.training_jobs, job, &**status).await?;

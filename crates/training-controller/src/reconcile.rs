@@ -8,7 +8,7 @@ use kube::Resource as _;
 use runtime::{
     key::Key,
     reconcile::{Applied, Confirmation, Decision, Reconciler},
-    write::{apply::ApplyError, refusal::Refusal},
+    write::{apply::ApplyError, children::PUT_BACK_LABELS, refusal::Refusal},
 };
 use workload::views::pod::PodView;
 
@@ -89,8 +89,8 @@ fn is_missing(job: &TrainingJob, found: Result<bool, ApplyError>) -> Result<bool
         Ok(is_there) => Ok(!is_there),
         // One of its name that belongs to another object is not the attempt.
         Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => Ok(true),
-        // It is there, and may not get its labels back. A deletion does not wait for that without end.
-        Err(error) if is_being_deleted(job) => Refusal::of(error).map(|_| false),
+        // It is there, and does not get its labels back. A deletion does not wait for that without end.
+        Err(ApplyError::Call { step: PUT_BACK_LABELS, .. }) if is_being_deleted(job) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -120,12 +120,17 @@ async fn are_pods_seen(ctx: &Context, job: &TrainingJob) -> Result<bool, ApplyEr
     ctx.pods.are_newest(namespace, &labels).await
 }
 
-/// Pods of the last attempt whose labels were taken off, so that no watch delivers them. They are known by the label of the Job
+/// Pods of the newest attempts whose labels were taken off, so that no watch delivers them. They are known by the label of the Job
 /// controller.
 async fn hidden_pods(ctx: &Context, observed: &Observed) -> Result<Vec<Arc<PodView>>, ApplyError> {
     let [namespace, name] = address(&observed.job);
     let last = observed.job.status.as_ref().map_or(0, |status| status.attempts);
-    let of_last = format!("{}={}", labels::JOB_NAME, names::attempt(name, last));
+    // The status does not know the next one yet if the controller was ended after it had made its Job. Where one may be made,
+    // its creation finds it.
+    let more = i32::from(is_being_deleted(&observed.job));
+    let jobs: Vec<String> =
+        (last..=last.saturating_add(more)).map(|number| names::attempt(name, number)).collect();
+    let of_last = format!("{} in ({})", labels::JOB_NAME, jobs.join(","));
     let is_known = |pod: &PodView| observed.pods.iter().any(|known| known.uid() == pod.uid());
     let pods = ctx.pods.read(namespace, &of_last).await?;
     Ok(pods.into_iter().filter(|pod| !is_known(pod)).map(Arc::new).collect())
@@ -139,21 +144,30 @@ mod tests {
     use super::*;
     use crate::tests::{at, job};
 
-    /// The labels of the Job may not be put back.
-    fn refused(code: u16, message: &str) -> Result<bool, ApplyError> {
+    fn failed(step: &'static str, code: u16, message: &str) -> Result<bool, ApplyError> {
         let status = Status { code, message: message.to_owned(), ..Status::default() };
         let (key, source) = (Key::new("demo", "qwen-1"), Box::new(kube::Error::Api(status.boxed())));
-        Err(ApplyError::Call { step: "put back the labels of", kind: "Job", key, source })
+        Err(ApplyError::Call { step, kind: "Job", key, source })
     }
 
+    /// A webhook refuses the labels, or is down.
     #[test]
-    fn a_deletion_does_not_wait_without_end_for_labels_that_are_refused() {
-        let denied = || refused(403, "admission webhook \"labels.example.com\" denied the request: no");
+    fn a_deletion_does_not_wait_without_end_for_labels() {
+        let denied = || {
+            failed(PUT_BACK_LABELS, 403, "admission webhook \"labels.example.com\" denied the request: no")
+        };
+        let down = || failed(PUT_BACK_LABELS, 500, "failed calling webhook \"labels.example.com\"");
         let mut job = job("qwen", "{model: m, dataset: d, method: lora}");
-        assert!(is_missing(&job, denied()).is_err(), "an attempt that runs is not taken for a deleted one");
+        for failed in [denied, down] {
+            assert!(
+                is_missing(&job, failed()).is_err(),
+                "an attempt that runs is not taken for a deleted one"
+            );
+        }
         job.metadata.deletion_timestamp = Some(Time(at(0)));
         assert!(matches!(is_missing(&job, denied()), Ok(false)));
-        assert!(is_missing(&job, refused(503, "away")).is_err(), "it is asked again");
+        assert!(matches!(is_missing(&job, down()), Ok(false)));
+        assert!(is_missing(&job, failed("look for", 503, "away")).is_err(), "it is asked again");
         assert!(matches!(is_missing(&job, Ok(false)), Ok(true)));
     }
 }

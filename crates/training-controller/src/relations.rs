@@ -4,7 +4,6 @@ use api::{
     labels,
     trainingjob::{Phase, TrainingJob},
 };
-use kube::Resource;
 use runtime::{
     controller::Controller,
     key::Key,
@@ -13,7 +12,10 @@ use runtime::{
 };
 use workload::{
     faults::event::EventView,
-    views::{node::NodeView, pod::PodView},
+    views::{
+        node::NodeView,
+        pod::{OfInstance, PodView},
+    },
 };
 
 use crate::{
@@ -62,9 +64,8 @@ fn on_failing_nodes(controller: Controller<TrainingJob>, ctx: &Context) -> Contr
 
 /// The TrainingJob whose labels a pod has.
 pub(crate) fn keys_by_instance(pod: &PodView) -> Vec<Key> {
-    let namespace = pod.meta().namespace.as_deref().unwrap_or_default();
-    let name = pod.instance.as_ref().and_then(|instance| instance.of_kind(names::KIND));
-    name.map(|name| Key::new(namespace, name)).into_iter().collect()
+    let found = pod.belongs_to(names::KIND);
+    found.map(|(namespace, name)| Key::new(namespace, name)).into_iter().collect()
 }
 
 /// The jobs that may have to be looked at when this one changes.

@@ -3,6 +3,7 @@
 use std::{fmt::Display, io, path::Path};
 
 use api::launcher::ExitCode;
+use directory::install::Failed;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
@@ -22,6 +23,16 @@ impl Fault {
     /// A step that failed on this machine, and not in the output folder.
     pub(crate) fn local(step: &str, object: impl Display, error: &io::Error) -> Self {
         Self::usage(format!("failed to {step} {object}: {error}"))
+    }
+
+    /// The program was not copied to where the trainer's container runs it.
+    pub(crate) fn of_copy(failed: &Failed) -> Self {
+        match failed.error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::new(ExitCode::OutOfSpace, failed.to_string())
+            }
+            _ => Self::usage(failed.to_string()),
+        }
     }
 
     /// A step that failed in the output folder.

@@ -14,7 +14,6 @@
 //! Files:
 //!
 //! - `cli.rs`: the command line and the environment.
-//! - `install.rs`: copies the program into the pod.
 //! - `prepare.rs`: claims the output folder and decides from where to resume.
 //! - `marker.rs`: the marker of the output folder, which names its attempt.
 //! - `checkpoints.rs`: finds complete checkpoints; `checkpoints` has a file for each form.
@@ -37,7 +36,6 @@ mod cache;
 mod checkpoints;
 mod cli;
 mod fault;
-mod install;
 mod log;
 mod marker;
 mod message;
@@ -53,8 +51,9 @@ mod watch;
 
 use std::{path::Path, process::ExitCode};
 
-use api::launcher::{self, Message};
+use api::launcher::{self, Message, PROGRAM};
 use clap::Parser;
+use directory::install::install;
 
 use cli::{Arguments, Command, Environment, Run, TERMINATION_LOG};
 use fault::Fault;
@@ -73,9 +72,10 @@ fn main() -> ExitCode {
         }
     };
     match arguments.command {
-        Command::Install { folder } => match install::install(&folder) {
+        // The trainer's container runs the copy.
+        Command::Install { folder } => match install(&folder, PROGRAM) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(fault) => failed(&fault, TERMINATION_LOG.as_ref(), &Secrets::default()),
+            Err(error) => failed(&Fault::of_copy(&error), TERMINATION_LOG.as_ref(), &Secrets::default()),
         },
         Command::Run(wanted) => run(&wanted),
     }

@@ -12,15 +12,13 @@ use std::path::PathBuf;
 
 use tokio::runtime::Runtime;
 
-use self::{
-    arms::{Controlled, Nulled},
-    plane::Programs,
-};
+use self::arms::Controlled;
 use crate::{
     children::NullWriter,
     figures::{Figure, percentile, table},
     machine,
-    programs::{build, target_folder},
+    plane::{Burst, Programs},
+    programs::build,
     requests::Whose,
 };
 
@@ -50,12 +48,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     // It only looks after the others, which a debug build does as well.
     build(&["--package", "local-cluster"])?;
     local_cluster::install_crypto_provider();
-    let target = target_folder()?;
-    let programs = Programs {
-        kubernetes: local_cluster::tools::ensure()?,
-        controller: args.controller.clone(),
-        supervisor: target.join("debug/local-cluster"),
-    };
+    let programs = Programs::with(args.controller.clone(), "debug")?;
     tokio.block_on(async {
         println!("null writer; {}", machine::condition()?);
         let nulled = arms::null(&programs, args.count, args.null_writer).await?;
@@ -75,16 +68,16 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     })
 }
 
-fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure> {
+fn figures(args: &Args, controlled: &Controlled, nulled: &Burst) -> Vec<Figure> {
     let count = f64::from(args.count);
-    let (per_second, null_per_second) = (count / controlled.seconds, count / nulled.seconds);
+    let (per_second, null_per_second) = (count / controlled.burst.seconds, count / nulled.seconds);
     let each = |requests: usize| requests as f64 / count;
-    let (used, null_used) = (&controlled.used, &nulled.used);
+    let (used, null_used) = (&controlled.burst.used, &nulled.used);
     let ms_each = |seconds: f64| 1e3 * seconds / count;
     let of = |values: &[f64], share: f64| percentile(values.to_vec(), share).unwrap_or(f64::NAN);
     let requests = &controlled.requests;
     vec![
-        Figure::new("created -> all Ready (null writer: ready replicas), s", controlled.seconds)
+        Figure::new("created -> all Ready (null writer: ready replicas), s", controlled.burst.seconds)
             .beside(nulled.seconds),
         Figure::new("objects per second", per_second).beside(null_per_second),
         Figure::new("  in % of the null writer's", 1e2 * per_second / null_per_second).at_least(90.0),

@@ -18,13 +18,13 @@ use tokio::runtime::Runtime;
 use self::{
     controller_arm::{Controlled, Percentiles},
     null_writer::Nulled,
-    plane::Programs,
 };
 use crate::{
     children::NullWriter,
     figures::{Figure, exponent, medians, table},
     machine,
-    programs::{build, target_folder},
+    plane::Programs,
+    programs::build,
     requests::Whose,
 };
 
@@ -67,12 +67,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     // It only looks after the others, which a debug build does as well.
     build(&["--package", "local-cluster"])?;
     local_cluster::install_crypto_provider();
-    let target = target_folder()?;
-    let programs = Programs {
-        kubernetes: local_cluster::tools::ensure()?,
-        controller: args.controller.clone(),
-        supervisor: target.join("debug/local-cluster"),
-    };
+    let programs = Programs::with(args.controller.clone(), "debug")?;
     tokio.block_on(async {
         if args.growth { growth(&programs).await } else { compared(args, &programs).await }
     })

@@ -12,6 +12,7 @@ mod figures;
 mod inference;
 mod machine;
 mod monitor;
+mod plane;
 mod programs;
 mod repeats;
 mod requests;

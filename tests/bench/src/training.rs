@@ -20,13 +20,13 @@ use self::{
     controller_arm::{Controlled, Rest},
     jobs::{Claims, Setting},
     null_writer::Nulled,
-    plane::Programs,
 };
 use crate::{
     children::NullWriter,
     figures::{Figure, medians, table},
     machine::{self, Used},
-    programs::{build, target_folder},
+    plane::Programs,
+    programs::build,
     requests::Whose,
 };
 
@@ -73,11 +73,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     // It also serves the logs that the controller reads.
     build(&["--release", "--package", "local-cluster"])?;
     local_cluster::install_crypto_provider();
-    let programs = Programs {
-        kubernetes: local_cluster::tools::ensure()?,
-        controller: args.controller.clone(),
-        supervisor: target_folder()?.join("release/local-cluster"),
-    };
+    let programs = Programs::with(args.controller.clone(), "release")?;
     let setting = Setting {
         count: args.count,
         claims: args.claims,

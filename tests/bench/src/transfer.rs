@@ -14,17 +14,17 @@ use std::{
     cell::Cell,
     fs::{self, File},
     io::Write as _,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     num::NonZero,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
+use s3_server::{Keys, Server};
 
 use crate::{
     figures::{Figure, medians, table},
@@ -110,8 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 /// The server and its objects; both go with it.
 struct Scene {
     folder: PathBuf,
-    address: SocketAddr,
-    server: Child,
+    server: Server,
     /// How many folders were pulled into.
     targets: Cell<u32>,
 }
@@ -123,23 +122,8 @@ impl Scene {
         }
         let objects = folder.join("server").join(BUCKET);
         write_objects(&objects, args).with_context(|| format!("failed to fill {}", objects.display()))?;
-        // A free port; if another process takes it first, the server fails to start.
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-        let server = Command::new(local_cluster::tools::ensure_services()?.join("versitygw"))
-            .args(["--port", &address.to_string(), "posix"])
-            .arg(folder.join("server"))
-            .envs([("ROOT_ACCESS_KEY", "bench"), ("ROOT_SECRET_KEY", "bench-secret")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("failed to start versitygw")?;
-        let scene = Self { folder: folder.to_owned(), address, server, targets: Cell::new(0) };
-        let began = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            ensure!(began.elapsed() < PATIENCE, "versitygw does not listen on {address}");
-            thread::sleep(POLL);
-        }
-        Ok(scene)
+        let server = Server::start(&folder.join("server"), Keys::new("bench", "bench-secret"), Vec::new())?;
+        Ok(Self { folder: folder.to_owned(), server, targets: Cell::new(0) })
     }
 
     /// Null downloader, model-transfer and rclone, one after the other.
@@ -223,7 +207,7 @@ impl Scene {
 
     fn took(&self, mut command: Command) -> anyhow::Result<Took> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let endpoint = format!("http://{}", self.address);
+        let endpoint = format!("http://{}", self.server.address());
         let log = self.log();
         let output = File::create(&log).with_context(|| format!("failed to create {}", log.display()))?;
         command
@@ -262,8 +246,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
+        self.server.stop();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

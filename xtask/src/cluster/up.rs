@@ -37,6 +37,10 @@ const TRAINING_TIME: Duration = Duration::from_secs(12);
 /// A sample takes seconds; a run without a terminal must not wait without end.
 const SAMPLES_READY_WITHIN: Duration = Duration::from_secs(300);
 
+/// Said before minutes pass.
+const FIRST_START: &str = "the first start builds the controllers and Kubernetes from source: about ten minutes on two \
+                           cores, five on four; later starts take half a minute";
+
 #[derive(Args)]
 pub(crate) struct UpArgs {
     /// Simulated nodes, at least 3
@@ -86,6 +90,9 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         return join(kubeconfig, args.kubernetes.as_deref(), runtime);
     }
     let began = Instant::now();
+    if args.kubernetes.is_none() && !local_cluster::tools::are_there() {
+        println!("{FIRST_START}");
+    }
     build_programs()?;
     let tools = match &args.kubernetes {
         Some(given) => local_cluster::tools::ensure_with(given)?,

@@ -43,6 +43,11 @@ impl Version {
         (major, minor).cmp(&(other.major, other.minor)) == Ordering::Equal
     }
 
+    /// Of the same minor version, or of the one before or after it: so far kubectl and an API server may be apart.
+    pub(super) fn is_beside(self, other: Self) -> bool {
+        self.major == other.major && self.minor.abs_diff(other.minor) <= 1
+    }
+
     pub(super) fn minor_only(self) -> String {
         format!("v{}.{}", self.major, self.minor)
     }
@@ -114,6 +119,8 @@ mod tests {
         assert!(!version("v1.35.3").is_same_minor(version("v1.36.3")));
         assert!(!version("v2.36.3").is_same_minor(version("v1.36.3")));
         assert!(version("v1.9.7") < version("v1.30.0"));
+        let beside = |found| version(found).is_beside(version("v1.36.3"));
+        assert!(beside("v1.35.9") && beside("v1.37.0") && !beside("v1.34.1") && !beside("v2.36.3"));
     }
 
     #[test]

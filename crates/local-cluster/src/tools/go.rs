@@ -46,26 +46,41 @@ pub(super) fn find(go_mod: &str) -> Result<Go> {
     Ok(Go { version })
 }
 
+/// Main packages of a module, and the folder for their programs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Build<'a> {
+    pub(super) source: &'a Path,
+    pub(super) packages: &'a [&'a str],
+    pub(super) folder: &'a Path,
+}
+
+/// The name that Go gives to the program of a package: the last part of its path that is no version.
+pub(super) fn program_of(package: &str) -> &str {
+    let is_version = |part: &str| {
+        part.strip_prefix('v').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    package.rsplit('/').find(|part| !is_version(part)).unwrap_or(package)
+}
+
 impl Go {
-    /// Builds one main package into a file and calls `tick` several times a second meanwhile.
+    /// Builds all packages, and calls `tick` several times a second meanwhile.
     pub(super) fn build(
         &self,
-        source: &Path,
-        package: &str,
-        output: &Path,
+        build: Build<'_>,
         flags: &[String],
         with_c: bool,
         mut tick: impl FnMut(),
     ) -> Result<()> {
-        let program = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let output_file: PathBuf = source.join(format!("{program}.log"));
+        let Build { source, packages, folder } = build;
+        let output_file: PathBuf = source.join("build.log");
         let log = File::create(&output_file).map_err(Error::io("create", &output_file))?;
         let mut build = Command::new("go")
             .arg("build")
             .args(flags)
             .arg("-o")
-            .arg(output)
-            .arg(package)
+            // A slash at the end: a folder, also for one package.
+            .arg(folder.join(""))
+            .args(packages)
             .current_dir(source)
             .env("CGO_ENABLED", if with_c { "1" } else { "0" })
             .env("GOFLAGS", "-buildvcs=false -mod=readonly")
@@ -92,7 +107,7 @@ impl Go {
         if fs::metadata(&output_file).is_ok_and(|metadata| metadata.len() == 0) {
             output = format!("nothing ({exit})");
         }
-        Err(Error::Build { program, output })
+        Err(Error::Build { packages: packages.join(", "), output })
     }
 }
 
@@ -122,6 +137,13 @@ fn is_older(found: &str, needed: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_has_the_last_part_of_its_path_that_is_no_version() {
+        let named =
+            ["go.etcd.io/etcd/server/v3", "github.com/opencontainers/runc", "k8s.io/kubernetes/cmd/kubectl"];
+        assert_eq!(named.map(program_of), ["server", "runc", "kubectl"]);
+    }
 
     #[test]
     fn versions_compare_as_numbers() {

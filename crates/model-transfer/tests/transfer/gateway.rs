@@ -1,11 +1,9 @@
-//! An S3 server over a folder, on a free port. It ends with its value.
+//! A bucket of a real S3 server, and what a test does to it.
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::OnceLock,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -14,23 +12,17 @@ use object_store::{
     aws::{AmazonS3, AmazonS3Builder},
     path::Path as Key,
 };
+use s3_server::{Keys, Server};
 use tempfile::TempDir;
-
-use crate::scene::until;
 
 pub(crate) const BUCKET: &str = "models";
 pub(crate) const ACCESS_KEY: &str = "AKIATESTACCESSKEY";
 pub(crate) const SECRET_KEY: &str = "test-secret-key-that-must-not-be-printed";
 
-/// Ports that are tried: another program may take one between the choice and the start of the server, which ends then.
-const TRIES: usize = 5;
-
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
     folder: TempDir,
-    process: Option<Child>,
-    /// Options beyond the address.
-    options: Vec<String>,
+    server: Server,
 }
 
 impl Gateway {
@@ -62,49 +54,17 @@ impl Gateway {
     fn start_with(options: Vec<String>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
-        let mut gateway = Self { address: free_address(), folder, process: None, options };
-        for _ in 0..TRIES {
-            if gateway.listens() {
-                return gateway;
-            }
-            gateway.address = free_address();
-        }
-        panic!("versitygw ends on each of {TRIES} ports");
+        let server = Server::start(folder.path(), Keys::new(ACCESS_KEY, SECRET_KEY), options).unwrap();
+        Self { address: server.address(), folder, server }
     }
 
     /// On the address that it had before.
     pub(crate) fn run(&mut self) {
-        assert!(self.listens(), "versitygw ends on {}", self.address);
-    }
-
-    /// Starts the server, and returns whether it listens; it has ended if not.
-    fn listens(&mut self) -> bool {
-        let program = services().join("versitygw");
-        let mut process = Command::new(program)
-            .args(["--port", &self.address.to_string()])
-            .args(&self.options)
-            .arg("posix")
-            .arg(self.folder.path())
-            .env("ROOT_ACCESS_KEY", ACCESS_KEY)
-            .env("ROOT_SECRET_KEY", SECRET_KEY)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut has_ended = false;
-        until("versitygw listens or ends", || {
-            has_ended = process.try_wait().unwrap().is_some();
-            has_ended || has_listener(process.id(), self.address.port())
-        });
-        self.process = (!has_ended).then_some(process);
-        !has_ended
+        self.server.run().unwrap();
     }
 
     pub(crate) fn stop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill().unwrap();
-            process.wait().unwrap();
-        }
+        self.server.stop();
     }
 
     /// Where an object's bytes are.
@@ -164,39 +124,6 @@ impl Gateway {
             .build()
             .unwrap()
     }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-fn services() -> &'static Path {
-    static SERVICES: OnceLock<PathBuf> = OnceLock::new();
-    SERVICES.get_or_init(|| local_cluster::tools::ensure_services().unwrap_or_else(|error| panic!("{error}")))
-}
-
-/// Whether this process listens on the port. A connection would not show it: the server of another test may have the port.
-fn has_listener(pid: u32, port: u16) -> bool {
-    /// In the column of states.
-    const LISTENS: &str = "0A";
-    let port = format!(":{port:04X}");
-    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
-    let listeners: Vec<String> = sockets
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .filter(|columns| columns[1].ends_with(&port) && columns[3] == LISTENS)
-        .map(|columns| format!("socket:[{}]", columns[9]))
-        .collect();
-    // The process may have ended meanwhile.
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut opened = files.filter_map(|file| fs::read_link(file.path()).ok());
-    opened.any(|file| listeners.iter().any(|listener| file.as_os_str() == listener.as_str()))
-}
-
-fn free_address() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {

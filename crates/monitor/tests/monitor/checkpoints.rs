@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -12,6 +11,7 @@ use std::{
 
 use api::monitor::{ExitCode, Message};
 use rustix::process::{Pid, Signal, kill_process};
+use s3_server::{Keys, Server};
 use tempfile::TempDir;
 
 use crate::{
@@ -30,15 +30,10 @@ const KEYS: [(&str, &str); 2] =
 /// Where the checkpoints of a test are.
 pub(crate) struct Storage {
     folder: TempDir,
+    /// A real S3 server over the folder.
     server: Option<Server>,
     /// Of the server, instead of its own address.
     proxy: Option<Proxy>,
-}
-
-/// A real S3 server over the folder.
-struct Server {
-    address: SocketAddr,
-    process: Option<Child>,
 }
 
 impl Storage {
@@ -49,16 +44,15 @@ impl Storage {
     fn bucket() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        let mut storage = Self { folder, server: Some(Server { address, process: None }), proxy: None };
-        storage.start();
-        storage
+        let keys = Keys::new(KEYS[0].1, KEYS[1].1);
+        let server = Some(Server::start(folder.path(), keys, Vec::new()).unwrap());
+        Self { folder, server, proxy: None }
     }
 
     /// A bucket, and requests to it that are broken.
     fn broken(how: Break, rule: impl Fn(&str, &str) -> bool + Send + Sync + 'static) -> (Self, Proxy) {
         let mut storage = Self::bucket();
-        let server = storage.server.as_ref().unwrap().address;
+        let server = storage.server.as_ref().unwrap().address();
         let proxy = Proxy::start(server, how, rule);
         storage.proxy = Some(proxy.clone());
         (storage, proxy)
@@ -69,26 +63,14 @@ impl Storage {
     }
 
     fn start(&mut self) {
-        let Some(server) = &mut self.server else { return };
-        let program = local_cluster::tools::ensure_services().unwrap().join("versitygw");
-        let process = Command::new(program)
-            .args(["--port", &server.address.to_string(), "posix"])
-            .arg(self.folder.path())
-            .env("ROOT_ACCESS_KEY", KEYS[0].1)
-            .env("ROOT_SECRET_KEY", KEYS[1].1)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        server.process = Some(process);
-        let address = server.address;
-        until("the S3 server listens", || TcpStream::connect(address).is_ok());
+        if let Some(server) = &mut self.server {
+            server.run().unwrap();
+        }
     }
 
     fn stop(&mut self) {
-        if let Some(mut process) = self.server.as_mut().and_then(|server| server.process.take()) {
-            process.kill().unwrap();
-            process.wait().unwrap();
+        if let Some(server) = &mut self.server {
+            server.stop();
         }
     }
 
@@ -103,7 +85,7 @@ impl Storage {
     fn env(&self) -> Vec<(&'static str, String)> {
         let Some(server) = &self.server else { return Vec::new() };
         let keys = KEYS.map(|(name, value)| (name, value.to_owned()));
-        let address = self.proxy.as_ref().map_or(server.address, |proxy| proxy.address);
+        let address = self.proxy.as_ref().map_or_else(|| server.address(), |proxy| proxy.address);
         keys.into_iter().chain([("AWS_ENDPOINT_URL", format!("http://{address}"))]).collect()
     }
 
@@ -113,12 +95,6 @@ impl Storage {
             None => self.folder.path().join("demo/coder"),
             Some(_) => self.folder.path().join(BUCKET).join("pools/demo/coder"),
         }
-    }
-}
-
-impl Drop for Storage {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

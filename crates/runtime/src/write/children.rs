@@ -32,6 +32,8 @@ use crate::{
 
 mod creation;
 
+pub use creation::PUT_BACK_LABELS;
+
 /// What is seen of a kind, `S`, and what is written of it, `K`. Dereferences to the cache, for everything that only reads.
 pub struct Children<S, K> {
     cache: Cache<S>,

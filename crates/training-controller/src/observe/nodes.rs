@@ -1,9 +1,6 @@
 //! The nodes of a job's pods: which are lost, and since when, and what GPUs the others have.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api::trainingjob::TrainingJob;
 use jiff::Timestamp;
@@ -60,22 +57,6 @@ fn nodes_of<'a>(
     losses: &Mutex<NodeLosses>,
     now: Timestamp,
 ) -> Nodes {
-    let mut lost = BTreeMap::new();
-    for name in pods.filter(|pod| !has_stopped(pod)).filter_map(|pod| pod.node.as_deref()) {
-        if !lost.contains_key(name) {
-            let node = known.get(&Key::new("", name));
-            let mut losses = losses.lock().unwrap_or_else(PoisonError::into_inner);
-            lost.extend(losses.of(name, node.as_deref(), now).map(|loss| (name.to_owned(), loss)));
-        }
-    }
-    if lost.is_empty() {
-        return Nodes::default();
-    }
-    let all = known.all();
-    Nodes {
-        lost,
-        down: all.iter().filter(|node| node.lost().is_some()).count(),
-        all: all.len(),
-        is_stale: false,
-    }
+    let names = pods.filter(|pod| !has_stopped(pod)).filter_map(|pod| pod.node.as_deref());
+    Nodes::of(names, |name| known.get(&Key::new("", name)), || known.all(), losses, now)
 }

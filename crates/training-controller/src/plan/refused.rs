@@ -40,8 +40,9 @@ pub(crate) fn refused(
 ) -> Plan {
     match planned {
         Plan::Run(run) => Plan::Run(Box::new(refused_run(refusal, *run, observed, defaults, now))),
-        // Only the snapshot is refused so.
-        Plan::Retire(_) => Plan::Retire(Box::new(retention::without_snapshot(refusal.message()))),
+        Plan::Retire(retirement) => {
+            Plan::Retire(Box::new(retention::refused(refusal, *retirement, observed, defaults.refusal_retry)))
+        }
         planned @ Plan::SetFinalizer { .. } => planned,
     }
 }

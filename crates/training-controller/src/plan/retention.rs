@@ -14,7 +14,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use runtime::{
     reconcile::LATE_WATCH_RETRY,
-    write::events::{Note, Severity},
+    write::{
+        events::{Note, Severity},
+        refusal::Refusal,
+    },
 };
 use serde::Serialize;
 use workload::{
@@ -27,7 +30,8 @@ use workload::{
 };
 
 use super::{
-    Deletion, attempt::failure::has_proven_result, children::claim::is_of_name, upload::has_succeeded,
+    Deletion, attempt::failure::has_proven_result, children::claim::is_of_name,
+    status::conditions::refusal_of, upload::has_succeeded,
 };
 use crate::{
     NAME, names,
@@ -62,6 +66,9 @@ pub(crate) struct Retirement {
 /// How long the deletion of a TrainingJob may wait for one thing; for pods, in addition to their grace period.
 const LIMIT: Duration = Duration::from_secs(600);
 
+/// The fact that an event says what becomes of the output.
+const REPORTED: &str = "the end of the deletion is reported";
+
 /// What the deletion of a TrainingJob waits for.
 #[derive(Clone, Copy, Debug)]
 enum Awaited {
@@ -71,6 +78,8 @@ enum Awaited {
     Upload,
     Dependents,
     Snapshot,
+    /// That the API server takes the deletion of the claim.
+    Deletion,
 }
 
 impl Awaited {
@@ -82,7 +91,13 @@ impl Awaited {
 
 /// The plan for a TrainingJob that is being deleted.
 pub(super) fn retire(observed: &Observed, now: Timestamp) -> Retirement {
-    let retirement = retirement(observed, now);
+    let mut retirement = retirement(observed, now);
+    if retirement.releases && retirement.event.is_some() {
+        // The finalizer may not be removable for long.
+        let is_reported = observed.facts.contains_key(REPORTED);
+        retirement.event = retirement.event.filter(|_| !is_reported);
+        retirement.facts.push(REPORTED.to_owned());
+    }
     match &retirement.status {
         Some(status) if observed.job.status.as_ref() == Some(&**status) => {
             Retirement { status: None, event: None, ..retirement }
@@ -147,6 +162,10 @@ fn of_own_claim(observed: &Observed, claim: &ClaimView, now: Timestamp) -> Retir
         let (lost, wait) = lost_pods(observed, &running, now);
         let deletions = unfinished.into_iter().chain(lost).collect();
         let waits = with_seen_end(waits(Awaited::Pods, longest_grace(&running)), observed);
+        if waits.releases {
+            // A deletion that is refused must not keep the TrainingJob. The garbage collector has the rest.
+            return waits;
+        }
         let requeue_after = waits.requeue_after.into_iter().chain(wait).min();
         return Retirement { deletions, requeue_after, ..waits };
     }
@@ -167,7 +186,7 @@ fn of_unused_claim(observed: &Observed, claim: &ClaimView, now: Timestamp) -> Re
     let waits = || waits(observed, claim_name, Awaited::Snapshot, Duration::ZERO, now);
     match (output.retention, observed.snapshot.as_deref()) {
         (Retention::Retain, _) => released(None),
-        (Retention::Delete, _) => deleting(claim),
+        (Retention::Delete, _) => deleting(observed, claim, now),
         (Retention::Snapshot, Some(snapshot)) if !is_of(snapshot, claim_name, job) => {
             let name = snapshot.metadata.name.as_deref().unwrap_or_default();
             released(Some(warning(format!(
@@ -175,11 +194,15 @@ fn of_unused_claim(observed: &Observed, claim: &ClaimView, now: Timestamp) -> Re
                  TrainingJob, or is being deleted; save its data, and delete it by hand"
             ))))
         }
-        (Retention::Snapshot, Some(snapshot)) if snapshot.is_ready() => deleting(claim),
+        (Retention::Snapshot, Some(snapshot)) if snapshot.is_ready() => deleting(observed, claim, now),
         (Retention::Snapshot, Some(_)) => waits(),
         (Retention::Snapshot, None) => {
+            let waits = waits();
+            if waits.releases {
+                return waits;
+            }
             let snapshot = new_snapshot(job, claim_name, output.snapshot_class_name);
-            Retirement { snapshot: Some(Box::new(snapshot)), ..waits() }
+            Retirement { snapshot: Some(Box::new(snapshot)), ..waits }
         }
     }
 }
@@ -260,20 +283,22 @@ fn waits(observed: &Observed, claim: &str, awaited: Awaited, more: Duration, now
             Awaited::Pods => "its pods have not ended".to_owned(),
             Awaited::Unseen => "a Job or pod of it that has lost its labels has not ended".to_owned(),
             Awaited::Upload => {
-                let message = "its upload has not ended";
-                return released(Some(not_uploaded(&observed.job, claim, message)));
+                let note = not_uploaded(&observed.job, claim, "its upload has not ended");
+                return expired(note, fact);
             }
             Awaited::Dependents => format!("{count} TrainingJobs read it or wait for it"),
             Awaited::Snapshot => match observed.snapshot.as_deref().and_then(VolumeSnapshot::error) {
                 Some(why) => format!("its snapshot is not ready: {why}"),
+                None if observed.snapshot.is_none() => "no snapshot of it could be made".to_owned(),
                 None => "its snapshot is not ready".to_owned(),
             },
+            Awaited::Deletion => "the API server has not taken its deletion".to_owned(),
         };
         let message = format!(
-            "PersistentVolumeClaim {claim} stays: after {} s {why}; delete it by hand",
+            "PersistentVolumeClaim {claim} stays: after {} s {why}; save its data if it is needed, and delete it by hand",
             limit.as_secs()
         );
-        return released(Some(warning(message)));
+        return expired(warning(message), fact);
     };
     let what = match awaited {
         Awaited::Pods => "its pods".to_owned(),
@@ -281,6 +306,7 @@ fn waits(observed: &Observed, claim: &str, awaited: Awaited, more: Duration, now
         Awaited::Upload => "the upload of its result".to_owned(),
         Awaited::Dependents => format!("{count} TrainingJobs that read its result or wait for it"),
         Awaited::Snapshot => "the snapshot of its output".to_owned(),
+        Awaited::Deletion => "the deletion of its output".to_owned(),
     };
     let message =
         format!("the job is being deleted, and waits for {what}; after a while claim {claim} is kept");
@@ -336,8 +362,42 @@ fn lost_pods(observed: &Observed, running: &[&PodView], now: Timestamp) -> (Vec<
     (lost, stranded.requeue_after(&Allowance::default()))
 }
 
+/// After the API server has refused something of `planned`: it is tried again after `again`, until its time is over. What was
+/// to be deleted stays.
+pub(super) fn refused(
+    refusal: &Refusal,
+    planned: Retirement,
+    observed: &Observed,
+    again: Duration,
+) -> Retirement {
+    if let (Some(_), Refusal::Invalid(why)) = (&planned.snapshot, refusal) {
+        return without_snapshot(why);
+    }
+    let claim = observed.made_claim.as_deref().and_then(|claim| claim.metadata.name.as_deref());
+    let claim = claim.unwrap_or_default();
+    let why = refusal.message();
+    let message = format!("the job is being deleted, and waits: {why}; after a while claim {claim} is kept");
+    let before = observed.job.status.clone().unwrap_or_default();
+    let mut status = planned.status.map_or_else(|| before.clone(), |status| *status);
+    status.message = Some(message.clone());
+    if observed.attempts.get(&before.attempts).is_some_and(|job| job.is_active()) {
+        // It was not deleted, and may still have a result.
+        status.ended_attempts = before.ended_attempts;
+    }
+    let is_new = status != before;
+    let reason = refusal_of(refusal).map_or(reasons::WAITING, |(reason, _)| reason);
+    let event = Note { severity: Severity::Warning, reason, message };
+    Retirement {
+        status: is_new.then(|| Box::new(status)),
+        event: is_new.then_some(event),
+        facts: planned.facts,
+        requeue_after: planned.requeue_after.into_iter().chain([again]).min(),
+        ..nothing()
+    }
+}
+
 /// The cluster cannot make the snapshot: nothing is deleted. `why`: in the words of `apply`.
-pub(super) fn without_snapshot(why: &str) -> Retirement {
+fn without_snapshot(why: &str) -> Retirement {
     released(Some(warning(format!("no snapshot of the output was made, because {why}; its claim stays"))))
 }
 
@@ -362,8 +422,22 @@ fn released(event: Option<Note>) -> Retirement {
     Retirement { releases: true, event, ..nothing() }
 }
 
-fn deleting(claim: &ClaimView) -> Retirement {
-    Retirement { claim: Some(Box::new(claim.identity())), releases: true, ..nothing() }
+/// The time of what was waited for is over, and stays over if the finalizer cannot be removed at once.
+fn expired(event: Note, fact: String) -> Retirement {
+    Retirement { facts: vec![fact], ..released(Some(event)) }
+}
+
+fn deleting(observed: &Observed, claim: &ClaimView, now: Timestamp) -> Retirement {
+    if claim.metadata.deletion_timestamp.is_some() {
+        return released(None);
+    }
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    let waits = waits(observed, name, Awaited::Deletion, Duration::ZERO, now);
+    if waits.releases {
+        return waits;
+    }
+    let claim = Some(Box::new(claim.identity()));
+    Retirement { claim, releases: true, facts: waits.facts, ..nothing() }
 }
 
 /// It has no owner, because it has to outlive the TrainingJob.

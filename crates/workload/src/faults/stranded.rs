@@ -4,7 +4,11 @@
 //! creates the replacement at once; the old pod stays `Terminating` until its node is back or is deleted. A pod that is
 //! ready on a NotReady node still serves and is not replaced.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use api::reasons;
 use jiff::Timestamp;
@@ -14,7 +18,7 @@ use crate::{
     faults::{migrations::PodMigration, pace::Allowance},
     time::elapsed,
     views::{
-        node::{LossKind, NodeLoss},
+        node::{LossKind, NodeLoss, NodeLosses, NodeView},
         pod::PodView,
     },
 };
@@ -29,6 +33,33 @@ pub struct Nodes {
     pub all: usize,
     /// Whether a watch of nodes or pods is failing, so that the caches may be out of date.
     pub is_stale: bool,
+}
+
+impl Nodes {
+    /// Of pods on the nodes of these names. `node`: what is known of one; `all`: the nodes of the cluster, which are counted only
+    /// if one is lost.
+    pub fn of<'a>(
+        names: impl Iterator<Item = &'a str>,
+        node: impl Fn(&str) -> Option<Arc<NodeView>>,
+        all: impl FnOnce() -> Vec<Arc<NodeView>>,
+        losses: &Mutex<NodeLosses>,
+        now: Timestamp,
+    ) -> Self {
+        let mut lost = BTreeMap::new();
+        for name in names {
+            if !lost.contains_key(name) {
+                let node = node(name);
+                let mut losses = losses.lock().unwrap_or_else(PoisonError::into_inner);
+                lost.extend(losses.of(name, node.as_deref(), now).map(|loss| (name.to_owned(), loss)));
+            }
+        }
+        if lost.is_empty() {
+            return Self::default();
+        }
+        let all = all();
+        let down = all.iter().filter(|node| node.lost().is_some()).count();
+        Self { lost, down, all: all.len(), is_stale: false }
+    }
 }
 
 /// The owner's settings for replacing pods.

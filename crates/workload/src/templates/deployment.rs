@@ -14,7 +14,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     templates::stored_template::{RecordedTemplate, StoredTemplate, shared},
     views::{
-        metadata::{Condition, Instance, narrow},
+        metadata::{Condition, Instance, OfInstance, narrow},
         pod::PodView,
     },
 };
@@ -31,6 +31,16 @@ pub struct ReplicaSetView {
     pub template: Option<TemplateHash>,
     /// The record of its template; `None` without replicas.
     pub rendered: Option<Box<TemplateRecord>>,
+}
+
+impl OfInstance for ReplicaSetView {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn instance(&self) -> Option<&Instance> {
+        self.instance.as_ref()
+    }
 }
 
 /// The annotations that record a pod template.

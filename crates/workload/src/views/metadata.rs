@@ -12,6 +12,18 @@ pub struct Instance {
     name: Box<str>,
 }
 
+/// Objects whose labels name the instance that they belong to.
+pub trait OfInstance {
+    fn metadata(&self) -> &ObjectMeta;
+    fn instance(&self) -> Option<&Instance>;
+
+    /// Namespace and name of the object of this kind that it belongs to.
+    fn belongs_to(&self, kind: &str) -> Option<(&str, &str)> {
+        let namespace = self.metadata().namespace.as_deref().unwrap_or_default();
+        Some((namespace, self.instance()?.of_kind(kind)?))
+    }
+}
+
 /// One condition of a pod, a node or a Deployment.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -13,7 +13,7 @@ use crate::views::{
     metadata::{narrow, timestamp},
 };
 
-pub use crate::views::metadata::{Condition, Instance};
+pub use crate::views::metadata::{Condition, Instance, OfInstance};
 
 /// A pod: its node and resources and, if a controller of this project manages it, the state of its containers.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
@@ -110,6 +110,16 @@ pub struct Terminated {
     pub started_at: Option<Timestamp>,
     #[serde(default, deserialize_with = "timestamp")]
     pub finished_at: Option<Timestamp>,
+}
+
+impl OfInstance for PodView {
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn instance(&self) -> Option<&Instance> {
+        self.instance.as_ref()
+    }
 }
 
 impl PodView {

@@ -16,32 +16,24 @@ use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
 };
-use local_cluster::admin;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    CONNECTIONS, CONTROLLER, COUNTED,
-    plane::{NAMESPACE, Plane, Programs, dispatcher, is_ready, names, settle},
+    CONNECTIONS, COUNTED,
+    plane::{dispatcher, is_ready, names, start},
 };
 use crate::{
     children::NullWriter,
-    machine::{self, Used},
+    machine,
+    plane::{Burst, NAMESPACE, Plane, Programs, patience, settle},
     requests::Requests,
     sightings::Sightings,
 };
 
-/// What the null writer did.
-pub(super) struct Nulled {
-    pub(super) seconds: f64,
-    pub(super) used: Used,
-}
-
 /// All that was measured of the controller.
 pub(super) struct Controlled {
-    /// From the first create until the last object was seen Ready.
-    pub(super) seconds: f64,
-    pub(super) used: Used,
+    pub(super) burst: Burst,
     pub(super) reconciles: f64,
     pub(super) peak_mib: f64,
     pub(super) requests: Requests,
@@ -67,22 +59,16 @@ const STEPS_APART: Duration = Duration::from_millis(300);
 /// Pools whose number of workers follows the queue.
 const SCALED: u32 = 25;
 
-/// Half a second for each object, which is ten times what it takes, and a minute for a machine that stalls.
-fn patience(count: u32) -> Duration {
-    Duration::from_secs(60) + Duration::from_millis(500) * count
-}
-
-pub(super) async fn null(programs: &Programs, count: u32, how: NullWriter) -> anyhow::Result<Nulled> {
-    let plane = Plane::start(programs, "null", count).await?;
-    plane.cluster.stop_component(CONTROLLER).await?;
-    let deployments: Api<Deployment> = Api::namespaced(plane.client.clone(), NAMESPACE);
-    let mut ready_workers = Sightings::of("ready", deployments, "", |deployment: &Deployment| {
+pub(super) async fn null(programs: &Programs, count: u32, how: NullWriter) -> anyhow::Result<Burst> {
+    let (plane, first) = start(programs, "null", count).await?;
+    plane.stop_controller().await?;
+    let mut ready_workers = Sightings::of("ready", plane.api(), "", |deployment: &Deployment| {
         has_ready_worker(deployment).then(|| deployment.metadata.name.clone()).flatten()
     })
     .await?;
     // The other arm has it too.
     let _ready = ready(&plane).await?;
-    let (dispatchers, processes) = (plane.dispatchers(), plane.processes().await?);
+    let (dispatchers, processes) = (plane.api(), plane.processes().await?);
     let before = processes.read()?;
     let began = Instant::now();
     // As in the other arm, creates do not wait for the children of the ones before.
@@ -90,8 +76,8 @@ pub(super) async fn null(programs: &Programs, count: u32, how: NullWriter) -> an
         .map(|name| create(&dispatchers, name, json!({})))
         .buffer_unordered(CONNECTIONS)
         .map_ok(|created| {
-            let plane = &plane;
-            async move { plane.create_children(&created, how).await }
+            let (first, client) = (&first, &plane.client);
+            async move { first.copy_to(client, &created, how).await }
         })
         .try_buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
@@ -99,21 +85,20 @@ pub(super) async fn null(programs: &Programs, count: u32, how: NullWriter) -> an
     ready_workers.until(count as usize, patience(count)).await?;
     let took = began.elapsed();
     settle().await;
-    let nulled = Nulled { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
+    let burst = Burst { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
     plane.cluster.stop().await?;
-    Ok(nulled)
+    Ok(burst)
 }
 
 pub(super) async fn controlled(programs: &Programs, count: u32, steps: u32) -> anyhow::Result<Controlled> {
-    let plane = Plane::start(programs, "controller", count + 2 * steps + 20 * SCALED).await?;
-    let processes = plane.processes().await?;
-    let controller = processes.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
+    let (plane, _) = start(programs, "controller", count + 2 * steps + 20 * SCALED).await?;
+    let (processes, controller) = (plane.processes().await?, plane.controller().await?);
     let mut ready = ready(&plane).await?;
-    let dispatchers = plane.dispatchers();
+    let dispatchers = plane.api();
     // As in a cluster, they answer as soon as their pod runs; what they cost is not the controller's.
-    let monitors = Monitors::of(Api::namespaced(plane.client.clone(), NAMESPACE));
+    let monitors = Monitors::of(plane.api());
     let requests_before = plane.cluster.audit_events()?.len();
-    let reconciles_before = reconciles(&plane).await?;
+    let reconciles_before = plane.reconciles().await?;
     let before = processes.read()?;
     let began = Instant::now();
     let created = futures::stream::iter(names(count))
@@ -124,8 +109,8 @@ pub(super) async fn controlled(programs: &Programs, count: u32, steps: u32) -> a
     ready.until(count as usize, patience(count)).await?;
     let took = began.elapsed();
     settle().await;
-    let used = processes.read()?.since(&before);
-    let reconciles = reconciles(&plane).await? - reconciles_before;
+    let burst = Burst { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
+    let reconciles = plane.reconciles().await? - reconciles_before;
     let requests = Requests::of(COUNTED, &plane.cluster.audit_events()?[requests_before..], count as usize);
     let peak_mib = machine::peak_resident_mib(controller)?;
 
@@ -143,16 +128,7 @@ pub(super) async fn controlled(programs: &Programs, count: u32, steps: u32) -> a
     let replicas_ms = change_replicas(&dispatchers, &pods, count, steps).await?;
     let queue_ms = jump(&plane, &monitors, &mut ready, &pods, count, steps).await?;
     plane.cluster.stop().await?;
-    Ok(Controlled {
-        seconds: took.as_secs_f64(),
-        used,
-        reconciles,
-        peak_mib,
-        requests,
-        at_rest,
-        replicas_ms,
-        queue_ms,
-    })
+    Ok(Controlled { burst, reconciles, peak_mib, requests, at_rest, replicas_ms, queue_ms })
 }
 
 /// One pool after the other gets a second worker.
@@ -182,7 +158,7 @@ async fn jump(
     count: u32,
     steps: u32,
 ) -> anyhow::Result<Vec<f64>> {
-    let dispatchers = plane.dispatchers();
+    let dispatchers = plane.api();
     let scaled: Vec<String> = (1..=SCALED).map(|number| format!("scaled-{number:03}")).collect();
     for name in &scaled {
         create(&dispatchers, name.clone(), json!({"autoscaling": {"maxReplicas": 50}})).await?;
@@ -218,7 +194,7 @@ async fn milliseconds_until(pods: &Sightings, pool: &str, pod: u64, since: Insta
 
 /// When the n-th pod of each pool was first seen, as `POOL N`.
 async fn created_pods(plane: &Plane) -> anyhow::Result<Sightings> {
-    let api: Api<Pod> = Api::namespaced(plane.client.clone(), NAMESPACE);
+    let api = plane.api::<Pod>();
     let mut known = BTreeMap::<String, BTreeSet<String>>::new();
     let listed = api.list(&kube::api::ListParams::default()).await?;
     for pod in &listed {
@@ -247,16 +223,10 @@ async fn create(dispatchers: &Api<AIDispatcher>, name: String, more: Value) -> a
 }
 
 async fn ready(plane: &Plane) -> anyhow::Result<Sightings> {
-    Sightings::of("Ready", plane.dispatchers(), "", |dispatcher: &AIDispatcher| {
+    Sightings::of("Ready", plane.api(), "", |dispatcher: &AIDispatcher| {
         is_ready(dispatcher).then(|| dispatcher.metadata.name.clone()).flatten()
     })
     .await
-}
-
-/// How often the controller has reconciled so far.
-async fn reconciles(plane: &Plane) -> anyhow::Result<f64> {
-    let page = plane.cluster.metrics(CONTROLLER).await.context("failed to count the reconciles")?;
-    Ok(admin::sum(&page, "controller_runtime_reconcile_total{"))
 }
 
 /// Not the condition Available, which waits for `minReadySeconds`: the controller reports ready workers.

@@ -7,14 +7,19 @@ use api::{aiinference::AIInference, labels};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Resource as _, api::PostParams};
-use local_cluster::{Cluster, admin};
 use tokio::time::{Instant, timeout};
 
 use super::{
     CONNECTIONS, CONTROLLER, COUNTED,
-    plane::{Burst, NAMESPACE, Plane, Programs, inference, is_ready, names, patience, settle},
+    plane::{inference, is_ready, names, start},
 };
-use crate::{figures::percentile, machine, requests::Requests, sightings::Sightings};
+use crate::{
+    figures::percentile,
+    machine,
+    plane::{Burst, NAMESPACE, Plane, Programs, patience, settle},
+    requests::Requests,
+    sightings::Sightings,
+};
 
 /// All that was measured of the controller.
 pub(super) struct Controlled {
@@ -50,9 +55,8 @@ const IDLE_AFTER: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(20);
 
 pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::Result<Controlled> {
-    let plane = Plane::start(programs, "controller", count + PACED).await?;
-    let controller =
-        plane.processes().await?.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
+    let (plane, _) = start(programs, "controller", count + PACED).await?;
+    let controller = plane.controller().await?;
     let mut seen = Seen::from_now_on(&plane).await?;
     let requests_before = plane.cluster.audit_events()?.len();
 
@@ -87,9 +91,8 @@ pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::R
 }
 
 pub(super) async fn burst(programs: &Programs, count: u32) -> anyhow::Result<Grown> {
-    let plane = Plane::start(programs, "controller", count).await?;
-    let controller =
-        plane.processes().await?.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
+    let (plane, _) = start(programs, "controller", count).await?;
+    let controller = plane.controller().await?;
     let mut seen = Seen::from_now_on(&plane).await?;
     let Bursted { burst, created: _, reconciles } = create_at_once(&plane, &mut seen, count).await?;
     let peak_mib = machine::peak_resident_mib(controller)?;
@@ -105,8 +108,8 @@ struct Bursted {
 
 async fn create_at_once(plane: &Plane, seen: &mut Seen, count: u32) -> anyhow::Result<Bursted> {
     let processes = plane.processes().await?;
-    let inferences = plane.inferences();
-    let reconciles_before = reconciles(&plane.cluster).await?;
+    let inferences = plane.api();
+    let reconciles_before = plane.reconciles().await?;
     let before = processes.read()?;
     let began = Instant::now();
     let created = futures::stream::iter(names(0, count))
@@ -118,13 +121,13 @@ async fn create_at_once(plane: &Plane, seen: &mut Seen, count: u32) -> anyhow::R
     let took = began.elapsed();
     settle().await;
     let burst = Burst { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
-    let reconciles = reconciles(&plane.cluster).await? - reconciles_before;
+    let reconciles = plane.reconciles().await? - reconciles_before;
     Ok(Bursted { burst, created, reconciles })
 }
 
 /// By the clock, whatever the objects before took.
 async fn create_at_a_pace(plane: &Plane, skipped: u32, pace: u32) -> anyhow::Result<Vec<Created>> {
-    let inferences = plane.inferences();
+    let inferences = plane.api();
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / pace);
     let mut created = Vec::new();
     for name in names(skipped, PACED) {
@@ -168,13 +171,12 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) async fn from_now_on(plane: &Plane) -> anyhow::Result<Self> {
         let of_ours = format!("{}={CONTROLLER}", labels::MANAGED_BY);
-        let config_maps: Api<ConfigMap> = Api::namespaced(plane.client.clone(), NAMESPACE);
         Ok(Self {
-            ready: Sightings::of("Ready", plane.inferences(), "", |inference: &AIInference| {
+            ready: Sightings::of("Ready", plane.api(), "", |inference: &AIInference| {
                 is_ready(inference).then(|| inference.metadata.name.clone()).flatten()
             })
             .await?,
-            child: Sightings::of("seen to have a child", config_maps, &of_ours, |child: &ConfigMap| {
+            child: Sightings::of("seen to have a child", plane.api(), &of_ours, |child: &ConfigMap| {
                 child.meta().labels.as_ref()?.get(labels::INSTANCE).cloned()
             })
             .await?,
@@ -195,10 +197,4 @@ impl Seen {
 fn percentiles(milliseconds: Vec<f64>) -> anyhow::Result<Percentiles> {
     let of = |share| percentile(milliseconds.clone(), share).context("nothing was measured");
     Ok(Percentiles { p50: of(0.5)?, p99: of(0.99)? })
-}
-
-/// How often the controller has reconciled so far.
-async fn reconciles(cluster: &Cluster) -> anyhow::Result<f64> {
-    let page = cluster.metrics(CONTROLLER).await.context("failed to count the reconciles")?;
-    Ok(admin::sum(&page, "controller_runtime_reconcile_total{"))
 }

@@ -3,15 +3,18 @@
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
 use tokio::time::Instant;
 
 use super::{
-    CONNECTIONS, CONTROLLER,
+    CONNECTIONS,
     controller_arm::{Seen, create},
-    plane::{Burst, NAMESPACE, Plane, Programs, names, patience, settle},
+    plane::{names, start},
 };
-use crate::{children::NullWriter, sightings::Sightings};
+use crate::{
+    children::NullWriter,
+    plane::{Burst, Programs, patience, settle},
+    sightings::Sightings,
+};
 
 /// What the null writer did.
 pub(super) struct Nulled {
@@ -21,15 +24,14 @@ pub(super) struct Nulled {
 }
 
 pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> anyhow::Result<Nulled> {
-    let plane = Plane::start(programs, "null", count).await?;
-    plane.cluster.stop_component(CONTROLLER).await?;
-    let deployments: Api<Deployment> = Api::namespaced(plane.client.clone(), NAMESPACE);
-    let mut available = Sightings::of("available", deployments, "", |deployment: &Deployment| {
+    let (plane, first) = start(programs, "null", count).await?;
+    plane.stop_controller().await?;
+    let mut available = Sightings::of("available", plane.api(), "", |deployment: &Deployment| {
         is_available(deployment).then(|| deployment.metadata.name.clone()).flatten()
     })
     .await?;
     let _seen = Seen::from_now_on(&plane).await?;
-    let (inferences, processes) = (plane.inferences(), plane.processes().await?);
+    let (inferences, processes) = (plane.api(), plane.processes().await?);
     let before = processes.read()?;
     let began = Instant::now();
     // As in the other arm, creates do not wait for the children of the ones before.
@@ -37,8 +39,8 @@ pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> any
         .map(|name| create(&inferences, name))
         .buffer_unordered(CONNECTIONS)
         .map_ok(|created| {
-            let plane = &plane;
-            async move { plane.create_children(&created.inference, how).await }
+            let (first, client) = (&first, &plane.client);
+            async move { first.copy_to(client, &created.inference, how).await }
         })
         .try_buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
@@ -47,7 +49,7 @@ pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> any
     let took = began.elapsed();
     settle().await;
     let burst = Burst { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
-    let children = plane.children.kinds();
+    let children = first.children.kinds();
     plane.cluster.stop().await?;
     Ok(Nulled { burst, children })
 }

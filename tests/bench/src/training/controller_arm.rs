@@ -6,18 +6,21 @@ use anyhow::Context as _;
 use api::trainingjob::TrainingJob;
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::{Api, api::PostParams};
-use local_cluster::{Cluster, admin};
+use local_cluster::Cluster;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    CONNECTIONS, CONTROLLER, COUNTED,
+    CONNECTIONS, COUNTED,
     jobs::{
-        Burst, NAMESPACE, SeenJobs, Setting, has_succeeded, names, patience, seconds_until, sightings,
-        training_job,
+        Burst, SeenJobs, Setting, has_succeeded, names, patience, seconds_until, sightings, training_job,
     },
-    plane::{Plane, Programs, settle},
+    plane::Trained,
 };
-use crate::{machine, requests::Requests};
+use crate::{
+    machine,
+    plane::{NAMESPACE, Programs, settle},
+    requests::Requests,
+};
 
 /// All that was measured of the controller.
 pub(super) struct Controlled {
@@ -42,14 +45,13 @@ pub(super) struct Rest {
 const IDLE_AFTER: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(programs: &Programs, setting: &Setting) -> anyhow::Result<Controlled> {
-    let mut plane = Plane::start(programs, "controller", setting).await?;
-    let processes = plane.processes().await?;
-    let controller = processes.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
+    let Trained { plane, children: _, mut ends } = Trained::start(programs, "controller", setting).await?;
+    let (processes, controller) = (plane.processes().await?, plane.controller().await?);
     let mut seen = SeenJobs::from_now_on(&plane.client).await?;
     let mut succeeded = sightings("Succeeded", &plane.client, has_succeeded).await?;
     let requests_before = plane.cluster.audit_events()?.len();
-    let reconciles_before = reconciles(&plane.cluster).await?;
-    let (training_jobs, names) = (plane.training_jobs(), names(setting.count));
+    let reconciles_before = plane.reconciles().await?;
+    let (training_jobs, names) = (plane.api(), names(setting.count));
     let created = futures::stream::iter(&names)
         .map(|name| create(&training_jobs, name, setting))
         .buffer_unordered(CONNECTIONS)
@@ -61,13 +63,13 @@ pub(super) async fn run(programs: &Programs, setting: &Setting) -> anyhow::Resul
     };
     let before = processes.read()?;
     let began = Instant::now();
-    plane.ends.unless_they_fail(burst).await?;
+    ends.unless_they_fail(burst).await?;
     let ended = processes.read()?;
     settle().await;
     let (created_seconds, completed_seconds) = seen.seconds_since(began)?;
     let used = processes.read()?.since(&before);
     let burst = Burst { created_seconds, completed_seconds, busy: ended.since(&before), used };
-    let reconciles = reconciles(&plane.cluster).await? - reconciles_before;
+    let reconciles = plane.reconciles().await? - reconciles_before;
     let events = plane.cluster.audit_events()?;
     let requests = Requests::of(COUNTED, &events[requests_before..], names.len());
     let peak_mib = machine::peak_resident_mib(controller)?;
@@ -92,10 +94,4 @@ async fn rest(cluster: &Cluster, controller: u32, time: Duration) -> anyhow::Res
     let (seconds, used) = (began.elapsed().as_secs_f64(), machine::cpu_seconds(controller)? - used_before);
     let requests = Requests::of(COUNTED, &cluster.audit_events()?[requests_before..], 1);
     Ok(Rest { seconds, core_percent: 1e2 * used / seconds, requests })
-}
-
-/// How often the controller has reconciled so far.
-async fn reconciles(cluster: &Cluster) -> anyhow::Result<f64> {
-    let page = cluster.metrics(CONTROLLER).await.context("failed to count the reconciles")?;
-    Ok(admin::sum(&page, "controller_runtime_reconcile_total{"))
 }

@@ -10,7 +10,11 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{machine::Used, sightings::Sightings};
+use crate::{
+    machine::Used,
+    plane::{self, NAMESPACE},
+    sightings::Sightings,
+};
 
 /// Where the results go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -46,7 +50,6 @@ pub(super) struct Burst {
     pub(super) used: Used,
 }
 
-pub(super) const NAMESPACE: &str = "bench";
 /// The claim of all jobs that have none of their own.
 pub(super) const SHARED_CLAIM: &str = "results";
 /// The job whose children are copied, and the owner of the copies.
@@ -54,7 +57,7 @@ pub(super) const WARM_UP: &str = "train-00000";
 
 /// All are of one length.
 pub(super) fn names(count: u32) -> Vec<String> {
-    (1..=count).map(|number| format!("train-{number:05}")).collect()
+    plane::names("train", 0, count)
 }
 
 /// The name of the claim that the controller makes for a job.
@@ -88,10 +91,9 @@ pub(super) fn training_job(name: &str, setting: &Setting) -> anyhow::Result<Trai
     serde_json::from_value(job).with_context(|| format!("failed to write TrainingJob {NAMESPACE}/{name}"))
 }
 
-/// Half a second for each job, which is ten times what it takes, a minute for a machine that stalls, and the time that pods
-/// run.
+/// With the time that pods run.
 pub(super) fn patience(setting: &Setting) -> Duration {
-    Duration::from_secs(60) + Duration::from_millis(500) * setting.count + setting.run_time
+    plane::patience(setting.count) + setting.run_time
 }
 
 /// Which Jobs have been created and which are Complete; the same watches are open in both arms.

@@ -9,12 +9,15 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    CONNECTIONS, CONTROLLER,
+    CONNECTIONS,
     controller_arm::create,
     jobs::{Burst, SeenJobs, Setting, WARM_UP, names, patience},
-    plane::{Plane, Programs, settle},
+    plane::Trained,
 };
-use crate::children::{NullWriter, OWNER_NAME};
+use crate::{
+    children::{NullWriter, OWNER_NAME},
+    plane::{Programs, settle},
+};
 
 /// What the null writer did.
 pub(super) struct Nulled {
@@ -24,12 +27,11 @@ pub(super) struct Nulled {
 }
 
 pub(super) async fn run(programs: &Programs, setting: &Setting, how: NullWriter) -> anyhow::Result<Nulled> {
-    let mut plane = Plane::start(programs, "null", setting).await?;
-    plane.cluster.stop_component(CONTROLLER).await?;
+    let Trained { plane, children, mut ends } = Trained::start(programs, "null", setting).await?;
+    plane.stop_controller().await?;
     let mut seen = SeenJobs::from_now_on(&plane.client).await?;
     let processes = plane.processes().await?;
-    let training_jobs = plane.training_jobs();
-    let Plane { cluster: _, client, children, ends } = &mut plane;
+    let training_jobs = plane.api();
     let names = names(setting.count);
     // As in the other arm, creates do not wait for the children of the ones before.
     let written = futures::stream::iter(&names)
@@ -39,7 +41,7 @@ pub(super) async fn run(programs: &Programs, setting: &Setting, how: NullWriter)
         })
         .buffer_unordered(CONNECTIONS)
         .map_ok(|name| {
-            let (client, children) = (&*client, &*children);
+            let (client, children) = (&plane.client, &children);
             async move { children.create(client, &[(WARM_UP, name), (OWNER_NAME, WARM_UP)], how).await }
         })
         .try_buffer_unordered(CONNECTIONS)
@@ -56,7 +58,7 @@ pub(super) async fn run(programs: &Programs, setting: &Setting, how: NullWriter)
     let (created_seconds, completed_seconds) = seen.seconds_since(began)?;
     let used = processes.read()?.since(&before);
     let burst = Burst { created_seconds, completed_seconds, busy: ended.since(&before), used };
-    let children = plane.children.kinds();
+    let children = children.kinds();
     plane.cluster.stop().await?;
     Ok(Nulled { burst, children })
 }

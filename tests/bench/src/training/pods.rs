@@ -13,7 +13,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::sleep};
 
-use super::jobs::NAMESPACE;
+use crate::plane::NAMESPACE;
 
 /// Ends pods until it is dropped.
 pub(super) struct PodEnds(JoinHandle<anyhow::Error>);

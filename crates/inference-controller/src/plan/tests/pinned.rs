@@ -144,22 +144,6 @@ fn a_token_of_an_older_release_is_kept_while_it_serves_and_never_given_back() {
 }
 
 #[test]
-fn a_flag_that_became_invalid_is_tolerated_while_pods_of_that_spec_exist() {
-    let mut scene = Scene::ready(1);
-    scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
-    scene.settle(1);
-    scene.edit_spec(|spec| spec.image = Some("typo:1".into()));
-    scene.roll();
-    scene.edit_spec(|spec| spec.image = None);
-    let has_pods = |scene: &Scene| {
-        crate::plan::revision::has_pods(&validate(&scene.observed().inference).unwrap(), &scene.observed())
-    };
-    assert!(has_pods(&scene));
-    scene.observe(|observed| observed.older.clear());
-    assert!(!has_pods(&scene));
-}
-
-#[test]
 fn unknown_fields_of_a_pinned_template_are_kept() {
     let (plan, _) = with_record(|deployment| {
         let mut pinned: serde_json::Value =

@@ -24,6 +24,9 @@ use crate::{
     },
 };
 
+/// The step of an error that says that a child is there and does not get its labels back.
+pub const PUT_BACK_LABELS: &str = "put back the labels of";
+
 /// In the place of the hash of a child whose labels are put back.
 const LABELS: &str = "labels";
 
@@ -128,7 +131,6 @@ where
         labels: &BTreeMap<String, String>,
         about: &About<'_>,
     ) -> Result<(), ApplyError> {
-        const STEP: &str = "put back the labels of";
         let now = Instant::now();
         if self.contests.wait(about.key, LABELS, now).is_some() {
             // Another program takes them off again and again.
@@ -139,7 +141,7 @@ where
         let params = PatchParams { field_manager, ..PatchParams::default() };
         let request = Request::new(K::url_path(&(), namespace(about.key)))
             .patch(&about.key.name, &params, &Patch::Merge(&body))
-            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
+            .map_err(|error| about.call(PUT_BACK_LABELS, kube::Error::BuildRequest(error)))?;
         match self.writer.send(request, "patch").await {
             Ok(_) => {
                 self.contests.forced(about.key, LABELS, now, self.cache.len());
@@ -148,7 +150,7 @@ where
             }
             // Another uid, or none any more.
             Err(error) if is_code(&error, 404) || is_code(&error, 409) => Err(about.stale(Stale::Changed)),
-            Err(error) => Err(about.call(STEP, error)),
+            Err(error) => Err(about.call(PUT_BACK_LABELS, error)),
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Streaks {
     pub(crate) has_advanced: bool,
 }
 
-/// Reasons of attempts that waited for a place, which earlier releases counted as attempts without progress.
+/// Reasons of attempts that waited for a place.
 pub(crate) const PLACES: [&str; 3] =
     [reasons::UNSCHEDULABLE, reasons::STARTING, reasons::VOLUME_NOT_ATTACHED];
 
@@ -45,8 +45,7 @@ pub(crate) fn streaks(before: &TrainingJobStatus, failure: &Failure, current: &T
     let has_advanced = reached > resumed;
     // Both wait without GPUs, and say what they wait for.
     let could_start = !matches!(failure.class, Class::CannotStart | Class::OutOfSpace);
-    let waited = before.failure.as_ref().is_some_and(|failure| PLACES.contains(&&*failure.reason));
-    let counted = if before.failed_starts.is_none() && waited { 0 } else { before.attempts_without_progress };
+    let counted = before.attempts_without_progress;
     let starts = if has_advanced { 0 } else { before.failed_starts.unwrap_or_default() };
     Streaks {
         without_progress: match (has_advanced, could_start) {

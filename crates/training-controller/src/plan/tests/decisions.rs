@@ -163,7 +163,7 @@ fn a_snapshot_that_the_cluster_cannot_make_lets_the_job_go() {
     let mut world = deleted("Snapshot").with_its_claim();
     world.confirms(Doubt::RunningPods);
     assert!(world.retirement().snapshot.is_some_and(|snapshot| snapshot.status.is_none()));
-    let refusal = Refusal::Denied("the namespace is being deleted".into());
+    let refusal = Refusal::Invalid("the namespace is being deleted".into());
     let plan = refused(&refusal, world.decided(), &world.observed, &defaults(), at(0));
     let Plan::Retire(retirement) = plan else { panic!("{plan:?}") };
     let Retirement { releases, snapshot, claim, event, .. } = *retirement;

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::{labels, reasons, trainingjob::Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::write::refusal::Refusal;
 use serde_json::json;
 use workload::{
     faults::stranded::Nodes,
@@ -18,7 +19,7 @@ use crate::{
     NAME, names,
     objects::job_view::{Failed, JobView},
     objects::volume_snapshot::{SnapshotError, SnapshotSource, SnapshotStatus, VolumeSnapshot},
-    plan::retention::{Retirement, retire, without_snapshot},
+    plan::retention::{Retirement, refused, retire},
     tests::at,
 };
 
@@ -214,11 +215,84 @@ fn after_ten_minutes_the_job_goes_and_the_claim_stays() {
     assert!(ends.event.unwrap().message.contains("no space in the pool"));
 }
 
+fn denied() -> Refusal {
+    Refusal::Denied("the API server denies it: policy".to_owned())
+}
+
+impl World {
+    /// The plan after this plan was refused, and what it has written.
+    fn is_refused(&mut self, refusal: &Refusal, planned: Retirement) -> Retirement {
+        let report = refused(refusal, planned, &self.observed, Duration::from_secs(30));
+        if let Some(status) = &report.status {
+            self.job().status = Some((**status).clone());
+        }
+        report
+    }
+}
+
 #[test]
 fn a_cluster_without_snapshots_keeps_the_claim_and_lets_the_job_go() {
-    let retirement = without_snapshot("the cluster has no VolumeSnapshots");
-    assert_eq!(outcome(&retirement), (false, true));
-    assert!(retirement.event.unwrap().message.contains("no VolumeSnapshots"));
+    let (mut world, own) = (deleted("Snapshot"), claim(NAME));
+    let asks = world.retires(Some(&own), None);
+    let never = Refusal::Invalid("the cluster has no VolumeSnapshots".to_owned());
+    let report = world.is_refused(&never, asks);
+    assert_eq!((outcome(&report), report.snapshot.is_none()), ((false, true), true));
+    assert!(report.event.unwrap().message.contains("no VolumeSnapshots"));
+}
+
+/// A policy of the cluster, such as one that protects Jobs, claims or the space for snapshots.
+#[test]
+fn what_a_policy_denies_is_reported_and_keeps_the_job_for_ten_minutes() {
+    let training = || World::training("{model: m, dataset: d, method: lora, output: {retention: Delete}}");
+    let running = || {
+        let mut world = training();
+        world.deletes();
+        world
+    };
+    for (what, mut world) in
+        [("Job", running()), ("claim", deleted("Delete")), ("snapshot", deleted("Snapshot"))]
+    {
+        let own = claim(NAME);
+        let sent = |it: &Retirement| !it.deletions.is_empty() || it.snapshot.is_some() || it.claim.is_some();
+        let planned = world.retires(Some(&own), None);
+        assert!(sent(&planned), "{what}");
+        let report = world.is_refused(&denied(), planned);
+        assert!(!sent(&report) && !report.releases, "{what}: {report:?}");
+        assert_eq!(report.requeue_after, Some(Duration::from_secs(30)), "{what}");
+        let event = report.event.unwrap();
+        assert_eq!((event.reason, event.message.contains("policy")), (reasons::DENIED, true), "{what}");
+        // It is tried again, and said once.
+        world.seconds += 30;
+        let again = world.retires(Some(&own), None);
+        assert!(sent(&again), "{what}");
+        let report = world.is_refused(&denied(), again);
+        assert_eq!((report.status, report.event), (None, None), "{what}");
+        world.seconds += 600;
+        let ends = world.retires(Some(&own), None);
+        assert!(ends.releases && !sent(&ends), "{what}: {ends:?}");
+        assert!(ends.event.unwrap().message.contains("stays"), "{what}");
+        // If the finalizer cannot be removed, nothing is waited for and nothing is said again.
+        let again = world.retires(Some(&own), None);
+        assert!(again.releases && !sent(&again) && again.event.is_none(), "{what}: {again:?}");
+    }
+}
+
+/// It may still have a result, which must not be deleted unsaved.
+#[test]
+fn an_attempt_that_may_not_be_deleted_has_not_ended() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, output: {retention: Delete}}");
+    world.deletes();
+    let planned = world.retires(Some(&claim(NAME)), None);
+    assert_eq!(planned.status.as_ref().unwrap().ended_attempts, 1, "its Job is deleted");
+    let report = world.is_refused(&denied(), planned);
+    assert_eq!(report.status.unwrap().ended_attempts, 0);
+}
+
+#[test]
+fn a_claim_that_is_being_deleted_is_not_deleted_again() {
+    let mut own = claim(NAME);
+    own.metadata.deletion_timestamp = Some(Time(at(0)));
+    assert_eq!(outcome(&deleted("Delete").retires(Some(&own), None)), (false, true));
 }
 
 #[test]

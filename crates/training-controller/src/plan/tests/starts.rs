@@ -167,17 +167,6 @@ fn gang_is_preempted(world: &mut World) {
 }
 
 #[test]
-fn waits_for_a_place_that_an_earlier_release_counted_end_no_job() {
-    let mut world = World::training(GANG);
-    let status = world.job().status.as_mut().unwrap();
-    status.attempts_without_progress = 20;
-    status.failure =
-        Some(api::trainingjob::Failure { reason: reasons::UNSCHEDULABLE.into(), ..Default::default() });
-    gang_is_preempted(&mut world);
-    assert_eq!((world.phase(), world.status().attempts_without_progress), (Phase::Pending, 1));
-}
-
-#[test]
 fn a_hub_that_is_away_after_a_checkpoint_ends_no_job() {
     for reason in [reasons::SOURCE_UNREACHABLE, reasons::SOURCE_UNAUTHORIZED, reasons::SOURCE_NOT_FOUND] {
         let mut world = interrupted("{model: m, dataset: d, method: lora, retryLimit: 0}");
