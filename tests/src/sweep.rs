@@ -2,7 +2,8 @@
 //! result with a run without faults. Independent of kinds.
 //!
 //! A life with a fault ends soon after it: with one more step, and the deletion. At the end of each step the children and
-//! the status are those of the undisturbed life (without identities and times), no more pods were made than in it, and,
+//! the status are those of the undisturbed life (without identities and times), no more pods were made than in it (after an
+//! edit of a pod template by hand, at most four more), and,
 //! once the fault has occurred, nothing is written for two seconds; at the end of the life nothing is left. Lives are
 //! played side by side, each in a namespace of its own with a proxy and a process of the controller.
 //!

@@ -560,7 +560,7 @@ pub struct Upload {
 
     /// Addressing style of requests. Path: endpoint/bucket. VirtualHosted: bucket.endpoint, which Alibaba Cloud OSS and
     /// Tencent Cloud COS require. Auto: VirtualHosted for AWS, OSS and COS, Path for any other endpoint. Default: Auto.
-    // The default is not serialized: an object that does not have the field is not written.
+    // The default is not serialized, so writing an object back adds no field.
     #[serde(default, skip_serializing_if = "Addressing::is_auto")]
     #[schemars(extend("default" = "Auto"))]
     pub addressing: Addressing,

@@ -139,7 +139,12 @@ pub(crate) fn report(
 
 /// The spec, if pods may run with it.
 fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, Invalid> {
-    defaults.own_account.is_not_used_by(validate(&observed.inference)?)
+    let valid = defaults.own_account.is_not_used_by(validate(&observed.inference)?)?;
+    match &valid.tolerated {
+        // A flag that an earlier release accepted is refused only if no pods run with it.
+        Some(invalid) if !revision::has_pods(&valid, observed) => Err(invalid.clone()),
+        Some(_) | None => Ok(valid),
+    }
 }
 
 /// Whether the plan must not rest on a cache that may be late.

@@ -55,6 +55,8 @@ pub(crate) struct ValidInference {
     pub(crate) loader: ModelLoader,
     /// Value of the annotation `refresh`, which requests a new rendering.
     pub(crate) refresh: Option<String>,
+    /// A flag that an earlier release accepted: existing pods with it are kept, new ones are refused.
+    pub(crate) tolerated: Option<Invalid>,
 }
 
 /// The source of the weights.
@@ -123,7 +125,7 @@ pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invali
     let spec = &inference.spec;
     let meta = inference.meta();
     let owner = owner(inference)?;
-    flags::none_is_owned(spec.engine, &spec.args)?;
+    let tolerated = flags::none_is_owned(spec.engine, &spec.args).err();
     let gpus = gpus(spec)?;
     if gpus.is_none() && spec.image.is_none() && spec.engine != Engine::Triton {
         return Err(Invalid(format!(
@@ -159,6 +161,7 @@ pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invali
         pods: spec.pods.clone(),
         loader,
         refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH).cloned()),
+        tolerated,
     })
 }
 

@@ -108,7 +108,7 @@ pub struct NodeClock {
 }
 
 impl NodeClock {
-    /// What a default cluster does.
+    /// What a default cluster did before Kubernetes 1.32; since then the grace period is 50 s.
     pub const REAL: Self = Self {
         grace: Duration::from_secs(40),
         monitor_period: Duration::from_secs(2),

@@ -130,9 +130,9 @@ async fn hidden_pods(ctx: &Context, observed: &Observed) -> Result<Vec<Arc<PodVi
     let more = i32::from(is_being_deleted(&observed.job));
     let jobs: Vec<String> =
         (last..=last.saturating_add(more)).map(|number| names::attempt(name, number)).collect();
-    let of_last = format!("{} in ({})", labels::JOB_NAME, jobs.join(","));
+    let of_newest = format!("{} in ({})", labels::JOB_NAME, jobs.join(","));
     let is_known = |pod: &PodView| observed.pods.iter().any(|known| known.uid() == pod.uid());
-    let pods = ctx.pods.read(namespace, &of_last).await?;
+    let pods = ctx.pods.read(namespace, &of_newest).await?;
     Ok(pods.into_iter().filter(|pod| !is_known(pod)).map(Arc::new).collect())
 }
 

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_whose_port_is_taken_takes_another_and_comes_back_on_its_own() {
+    fn a_server_comes_back_on_its_port_and_fails_while_another_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let mut server = Server::start(folder.path(), Keys::new("access", "secret"), Vec::new()).unwrap();
         let address = server.address();

@@ -38,8 +38,8 @@ const TRAINING_TIME: Duration = Duration::from_secs(12);
 const SAMPLES_READY_WITHIN: Duration = Duration::from_secs(300);
 
 /// Said before minutes pass.
-const FIRST_START: &str = "the first start builds the controllers and Kubernetes from source: about ten minutes on two \
-                           cores, five on four; later starts take half a minute";
+const FIRST_START: &str = "the first start builds the controllers and Kubernetes from source: about fifteen minutes on \
+                           two cores; later starts take half a minute";
 
 #[derive(Args)]
 pub(crate) struct UpArgs {

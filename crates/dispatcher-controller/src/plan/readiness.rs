@@ -1,7 +1,6 @@
 //! Whether a worker counts as ready. Pure.
 //!
-//! A pod is ready once its monitor has read a load for five seconds. Without a monitor it is ready as soon as the process of
-//! the worker runs, also between two crashes.
+//! A pod is ready once its monitor has read a load for five seconds. One that was started again has to stay ready for a while.
 
 use std::time::Duration;
 

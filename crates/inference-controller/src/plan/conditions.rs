@@ -70,7 +70,7 @@ pub(super) fn of_valid(
     now: Timestamp,
 ) -> Assessment {
     let mut assessment = if valid.replicas == 0 {
-        stopped(counts(observed, decided.revision.pods))
+        stopped(valid, counts(observed, decided.revision.pods))
     } else {
         serving(valid, observed, decided, now)
     };
@@ -184,7 +184,7 @@ fn outdated(revision: &Revision<'_>) -> Option<Verdict> {
     is_outdated.then(|| holds(conditions::TEMPLATE_OUTDATED, reasons::NEWER_TEMPLATE, message))
 }
 
-fn stopped(counts: Counts) -> Assessment {
+fn stopped(valid: &ValidInference, counts: Counts) -> Assessment {
     let message = "spec.replicas is 0".to_owned();
     let progressing = if counts.all == 0 {
         holds(conditions::PROGRESSING, reasons::COMPLETE, "no pod remains".to_owned())
@@ -194,7 +194,7 @@ fn stopped(counts: Counts) -> Assessment {
     Assessment {
         phase: Phase::Pending,
         verdicts: vec![
-            accepted(),
+            accepted(valid),
             fails(conditions::MODEL_LOADED, reasons::STOPPED, message.clone()),
             available(counts),
             progressing,
@@ -265,7 +265,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
             .chain(counted.map(|_| GPU_RECOUNT_PERIOD))
             .min(),
         verdicts: [
-            Some(accepted()),
+            Some(accepted(valid)),
             Some(model_loaded),
             scheduled,
             Some(available(counts)),
@@ -475,8 +475,12 @@ fn warmup_timeout(valid: &ValidInference) -> Duration {
     Duration::from_secs(u64::from(valid.warmup_timeout_seconds.unsigned_abs()))
 }
 
-fn accepted() -> Verdict {
-    holds(conditions::ACCEPTED, reasons::VALID, "the spec is valid".to_owned())
+fn accepted(valid: &ValidInference) -> Verdict {
+    let message = match &valid.tolerated {
+        Some(Invalid(message)) => format!("{message}; running pods stay unchanged until the spec changes"),
+        None => "the spec is valid".to_owned(),
+    };
+    holds(conditions::ACCEPTED, reasons::VALID, message)
 }
 
 fn holds(type_: &'static str, reason: &'static str, message: String) -> Verdict {

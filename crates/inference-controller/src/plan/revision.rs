@@ -43,6 +43,11 @@ pub(super) fn resolved(revision: &Revision<'_>) -> api::aiinference::Resolved {
     }
 }
 
+/// See `DesiredTemplate::has_pods`.
+pub(super) fn has_pods(valid: &ValidInference, observed: &Observed) -> bool {
+    desired(valid, observed).has_pods(observed.deployment.as_ref(), &observed.older)
+}
+
 /// See `DesiredTemplate::restores_older`.
 pub(super) fn restores_older(valid: &ValidInference, observed: &Observed) -> bool {
     desired(valid, observed).restores_older(observed.deployment.as_ref(), &observed.older)

@@ -27,7 +27,7 @@ use crate::{
     worker::{Says, Worker},
 };
 
-/// Of its own, beside the pages of its file. The limit of the sidecar's memory is several times this.
+/// Of its own, beside the pages of its file. The sidecar may have 64 MiB, and the loader 128 MiB.
 const MOST_KIBIBYTES: u64 = 24 << 10;
 /// Several times the limits of the requests that a scene has.
 const ENDS_WITHIN: Duration = Duration::from_secs(180);

@@ -369,7 +369,7 @@ fn a_collection_of_any_size_takes_little_memory() {
     }
     let loaded = fs::metadata(place.path().join("memory.jsonl")).unwrap().len();
     println!("{} MB were loaded with {peak} KiB", loaded / 1_000_000);
-    assert!(loaded >= LOADED as u64 && (1_000..32 << 10).contains(&peak), "{loaded} bytes with {peak} KiB");
+    assert!(loaded >= LOADED as u64 && (1_000..24 << 10).contains(&peak), "{loaded} bytes with {peak} KiB");
 }
 
 #[test]

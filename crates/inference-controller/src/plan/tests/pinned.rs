@@ -111,9 +111,9 @@ fn a_spec_that_is_changed_back_gets_the_template_of_its_remaining_pods() {
     assert_eq!(refreshed(&mut scene, "now"), "loader:1", "a new rendering is requested");
 }
 
-/// The admission policy lets a Deployment keep the token that an older release gave its pods, and gives none back.
+/// The admission policy lets a Deployment keep a token that was mounted by hand, and gives none back.
 #[test]
-fn a_token_of_an_older_release_is_kept_while_it_serves_and_never_given_back() {
+fn a_token_that_was_mounted_by_hand_is_kept_while_it_serves_and_never_given_back() {
     let has_token =
         |scene: &Scene| template(&scene.plan()).spec.unwrap().automount_service_account_token.unwrap();
     let given = |token_account: Option<&str>| {
@@ -141,6 +141,22 @@ fn a_token_of_an_older_release_is_kept_while_it_serves_and_never_given_back() {
 
     let hardened = given(None);
     assert!(!has_token(&hardened), "the field of the Deployment was set to false by hand");
+}
+
+#[test]
+fn a_flag_that_became_invalid_is_tolerated_while_pods_of_that_spec_exist() {
+    let mut scene = Scene::ready(1);
+    scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
+    scene.settle(1);
+    scene.edit_spec(|spec| spec.image = Some("typo:1".into()));
+    scene.roll();
+    scene.edit_spec(|spec| spec.image = None);
+    let has_pods = |scene: &Scene| {
+        crate::plan::revision::has_pods(&validate(&scene.observed().inference).unwrap(), &scene.observed())
+    };
+    assert!(has_pods(&scene));
+    scene.observe(|observed| observed.older.clear());
+    assert!(!has_pods(&scene));
 }
 
 #[test]

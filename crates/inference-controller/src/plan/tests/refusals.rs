@@ -7,7 +7,7 @@ fn an_invalid_spec_does_not_change_the_children() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
     let observed = scene.observed();
-    let invalid = validate(&observed.inference).unwrap_err();
+    let invalid = validate(&observed.inference).unwrap().tolerated.unwrap();
     let plan = rejected(&invalid, &observed, &Allowance::default(), at(0));
     assert!(plan.children.is_empty() && plan.budget_deletions.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Failed));

@@ -417,7 +417,7 @@ fn a_claim_of_one_node_is_mounted_when_the_pod_that_uploads_from_it_has_ended() 
 
 #[test]
 fn a_job_begins_while_the_result_that_it_reads_is_not_uploaded() {
-    // Until its upload works, and of an earlier release, whose uploads were given up.
+    // Until its upload works, and after an upload that was given up.
     for phase in [Phase::Running, Phase::Failed] {
         let mut sft = other("sft", SFT, Phase::Succeeded);
         let status = sft.status.as_mut().unwrap();

@@ -327,7 +327,7 @@ fn a_later_attempt_tries_no_store() {
     assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-2"]);
 }
 
-/// An earlier release tried no store.
+/// Such as one whose store needed no test.
 #[test]
 fn a_job_that_has_begun_tries_no_store() {
     let mut world = World::training(SPEC);

@@ -44,7 +44,7 @@ struct CheckOutlook {
 }
 
 impl Scene<'_> {
-    /// The upload whose store has to be tried before the first attempt. Jobs that have begun with an earlier release go on.
+    /// The upload whose store has to be tried before the first attempt. Jobs that have begun go on.
     pub(crate) fn unchecked_upload(&self, attempt: i32, written: &TrainingJobStatus) -> Option<&Upload> {
         let is_due = attempt == 1 && written.attempts == 0 && written.upload_check_time.is_none();
         self.valid.output.upload.as_ref().filter(|_| is_due)
