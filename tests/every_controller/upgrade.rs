@@ -160,8 +160,8 @@ async fn todays_controller_restarts_no_pod_that_a_later_release_made() {
     .await;
 }
 
-/// Somebody who may edit Deployments has mounted the token of the Kubernetes API. The admission policy lets pods keep it and
-/// gives none back, so going back to their template must not ask for it.
+/// A user with the right to edit Deployments has mounted the token of the Kubernetes API. The admission policy lets pods keep
+/// the token and gives none back, so going back to their template must not ask for it.
 #[tokio::test]
 async fn a_mistake_that_is_taken_back_is_not_refused_where_a_token_was_mounted_by_hand() {
     let released = &CONTROLLERS[0];

@@ -126,8 +126,8 @@ fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher
     valid.and_then(|valid| defaults.own_account.is_not_used_by(valid))
 }
 
-/// A garbage collector deletes a child within this time, also while it waits up to 30 s for the caches of a kind that was
-/// installed, after up to 30 s until it finds that.
+/// A garbage collector deletes a child within this time. It finds a new kind within 30 s, and waits up to 30 s for the caches
+/// of that kind.
 const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(90);
 /// With foreground deletion, a Deployment exists until its pods have ended.
 const OVERDUE_RETRY: Duration = Duration::from_secs(10);

@@ -135,8 +135,8 @@ impl Monitor {
     }
 }
 
-/// The largest memory that a running process has had, without the pages of its file: a program that is built for
-/// tests is many times as large as a released one. 0 once it has ended.
+/// The largest memory that a running process has had; 0 once it has ended. The pages of its file do not count. A program
+/// that is built for tests is many times as large as a released one.
 pub(crate) fn peak_kibibytes(pid: u32) -> u64 {
     let known = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let kibibytes = |name: &str| -> u64 {

@@ -44,11 +44,15 @@ pub enum Remedy {
 
 /// The remedy for an XID on one of so many GPUs of a pod. `None`: the pod needs no other GPU.
 ///
-/// By the immediate actions in NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors, analyzing-xid-catalog). RESET_GPU and
-/// RESTART_BM say that no process can use the GPU as it is. RESTART_APP, such as for 94, a memory error that was contained
-/// to one process, and IGNORE, such as for 63, memory that is remapped at the next reset, need no other GPU: the kubelet
-/// starts the container again. XIDs of links that are set up, and of resources that are retired, cost running work nothing,
-/// although NVIDIA asks for a reset (136, 143, 155, 156); 109 is an error of the application in most cases.
+/// By the immediate actions in NVIDIA's catalogue (docs.nvidia.com/deploy/xid-errors, analyzing-xid-catalog):
+///
+/// - RESET_GPU and RESTART_BM: no process can use the GPU as it is.
+/// - RESTART_APP needs no other GPU. The kubelet starts the container again. An example is 94, a memory error that was
+///   contained to one process.
+/// - IGNORE needs nothing. An example is 63, memory that is remapped at the next reset.
+///
+/// NVIDIA asks for a reset after 136, 143, 155 and 156, which concern links and retired resources. They cost running work
+/// nothing. 109 is an error of the application in most cases.
 pub fn remedy(xid: u64, gpus: usize) -> Option<Remedy> {
     match xid {
         // Stopped processing; uncorrected memory error; PMU halted; off the bus; memory error that was not contained; SEC2

@@ -73,7 +73,7 @@ impl TemplateHash {
 }
 
 /// The account whose token of the Kubernetes API pods of this template mount; empty for the account `default`. `None` if
-/// they mount none. No controller renders such a template: somebody has edited the Deployment and its record.
+/// they mount none. No controller renders such a template. A user has edited the Deployment and its record.
 pub(crate) fn token_account(template: &Value) -> Option<&str> {
     let pod = &template["spec"];
     (pod["automountServiceAccountToken"] == true)

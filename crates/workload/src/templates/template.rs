@@ -46,9 +46,9 @@ pub fn product_affinity(gpus: &Gpus) -> Option<Affinity> {
     })
 }
 
-/// The user's tolerations, and the toleration of GPU nodes for pods with GPUs. `lost_node_seconds` replaces the default
-/// five minutes after which Kubernetes evicts pods from a lost node: the controller replaces them earlier and at a limited
-/// rate, and Kubernetes' eviction is the fallback while the controller is down.
+/// The user's tolerations, and the toleration of GPU nodes for pods with GPUs. Kubernetes evicts pods from a lost node after
+/// `lost_node_seconds`, by default after five minutes. The controller replaces them earlier and at a limited rate. The
+/// eviction is the fallback while the controller is down.
 pub fn tolerations(
     scheduling: Option<&Scheduling>,
     has_gpus: bool,
