@@ -1,6 +1,6 @@
 //! The admission policy of a controller: its token writes nothing that its kind does not control.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Once};
 
 use api::{
     controllers::{CONTROLLERS, Controller, Kind},
@@ -18,12 +18,12 @@ use kube::{
 use local_cluster::ClusterSpec;
 use serde_json::{Value, json};
 use tests::{
-    Scene, ask_until, fresh_name, lives::Life, start, table::life_of, tools, training::volume_snapshots,
-    wait_for, within,
+    Scene, ask_until, fresh_name, lives::Life, simulated, start, table::life_of, tools,
+    training::volume_snapshots, wait_for, within,
 };
 
 use crate::{
-    Right, cluster_of, confined, for_each, for_every_controller, for_every_controller_with_children,
+    Right, confined, for_each, for_every_controller, for_every_controller_with_children,
     overlays::{built, copy_folder, deploy},
     rights, user,
 };
@@ -81,8 +81,7 @@ const LABEL: &str = r#"{"metadata":{"labels":{"touched":"yes"}}}"#;
 #[tokio::test]
 async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
     for_every_controller(async |controller| {
-        let cluster = cluster_of(controller).await;
-        let scene = Scene::new(&cluster).await;
+        let scene = simulated().await;
         let life = life_of(controller);
         life.begin(&scene, "life").await;
         let owner = life.objects(&scene).get("life").await.unwrap();
@@ -237,8 +236,7 @@ async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
             // Its roles refuse every deletion of a pod.
             return;
         }
-        let cluster = cluster_of(controller).await;
-        let scene = Scene::new(&cluster).await;
+        let scene = simulated().await;
         let life = life_of(controller);
         life.begin(&scene, "life").await;
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
@@ -272,8 +270,7 @@ async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
 #[tokio::test]
 async fn the_token_of_a_controller_changes_the_marks_alone_of_the_pods_of_its_children() {
     for_each(CONTROLLERS.iter().filter(|controller| controller.marks_pods), async |controller| {
-        let cluster = cluster_of(controller).await;
-        let scene = Scene::new(&cluster).await;
+        let scene = simulated().await;
         let life = life_of(controller);
         life.begin(&scene, "life").await;
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
@@ -333,8 +330,7 @@ async fn the_token_of_a_controller_changes_the_labels_alone_of_its_jobs() {
     let makes_jobs =
         |controller: &&Controller| controller.children.iter().any(|(group, _)| *group == "batch");
     for_each(CONTROLLERS.iter().filter(makes_jobs), async |controller| {
-        let cluster = cluster_of(controller).await;
-        let scene = Scene::new(&cluster).await;
+        let scene = simulated().await;
         let owner = life_of(controller).create(&scene, "owner").await;
         grant_every_write(&scene, &format!("ai-system:{}", controller.name));
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
@@ -363,8 +359,7 @@ async fn the_token_of_a_controller_changes_the_labels_alone_of_its_jobs() {
 /// A stolen token makes no pod that leaves its container, and no Service that takes the address of another.
 #[tokio::test]
 async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_token() {
-    let cluster = cluster_of(&CONTROLLERS[0]).await;
-    let scene = Scene::new(&cluster).await;
+    let scene = simulated().await;
     let life = life_of(&CONTROLLERS[0]);
     let owner = life.create(&scene, "owner").await;
     let writer = Writer { scene: &scene, account: user(&CONTROLLERS[0], "ai-system") };
@@ -489,8 +484,7 @@ fn forbidden_pods() -> Vec<Value> {
 async fn each_child_that_a_controller_may_write_is_limited_by_its_policy() {
     let with_children = CONTROLLERS.iter().filter(|controller| !controller.children.is_empty());
     for_each(with_children, async |controller| {
-        let cluster = cluster_of(controller).await;
-        let scene = Scene::new(&cluster).await;
+        let scene = simulated().await;
         let owner = life_of(controller).create(&scene, "owner").await;
         scene.kubectl_with_input(&["apply", "-f", "-"], &volume_snapshots().to_string());
         grant_every_write(&scene, &format!("ai-system:{}", controller.name));
@@ -734,14 +728,23 @@ fn grant_every_write(scene: &Scene<'_>, account: &str) {
     let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds).map(Kind::resource);
     rules.extend(kinds.map(|kind| rule(&kind.group, &[&kind.plural])));
     let name = format!("every-write-{}", account.replace(':', "-"));
-    // `kubectl create clusterrole` refuses kinds that the server does not have.
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules,
+    let (namespace, of) = account.split_once(':').expect("a namespace and a name");
+    let api_version = "rbac.authorization.k8s.io/v1";
+    // Several tests grant it.
+    let role =
+        json!({"apiVersion": api_version, "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules});
+    let binding = json!({
+        "apiVersion": api_version,
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": of}],
     });
-    let created = scene.kubectl_with_input(&["create", "--filename=-"], &role.to_string());
-    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
-    let account = format!("--serviceaccount={account}");
-    scene.kubectl(&["create", "clusterrolebinding", &name, &format!("--clusterrole={name}"), &account]);
+    for object in [role, binding] {
+        let applied =
+            scene.kubectl_with_input(&["apply", "--server-side", "--filename=-"], &object.to_string());
+        assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    }
 }
 
 /// Without deletion, owner references of pods are refused before the policy is asked. kubectl gets what it patches.
@@ -754,12 +757,15 @@ fn grant_deletion_of_pods(scene: &Scene<'_>, controller: &Controller) {
 
 /// Objects of users in the scene and in kube-system, and pods that no controller made.
 fn foreign_objects(scene: &Scene<'_>, controller: &Controller) {
-    for namespace in ["kube-system", scene.namespace()] {
+    static IN_KUBE_SYSTEM: Once = Once::new();
+    let create_in = |namespace: &str| {
         for (_, create) in FOREIGN {
             let args: Vec<&str> = create.split(' ').collect();
             scene.kubectl(&[&args[..], &[&format!("--namespace={namespace}")]].concat());
         }
-    }
+    };
+    IN_KUBE_SYSTEM.call_once(|| create_in("kube-system"));
+    create_in(scene.namespace());
     scene.kubectl(&["run", "foreign", "--image=image"]);
     let label = format!("--labels=app.kubernetes.io/managed-by={}", controller.name);
     scene.kubectl(&["run", "labelled", "--image=image", &label]);

@@ -7,10 +7,10 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::Api;
 use local_cluster::{NodeClock, audit::Event};
 use serde_json::json;
-use tests::{Scene, ask_until, table::life_of, within};
+use tests::{Scene, ask_until, simulated, table::life_of, within};
 
 use crate::{
-    Right, cluster_of, cluster_with, for_every_controller,
+    Right, cluster_with, for_every_controller,
     overlays::{built, deploy},
     rights, user,
 };
@@ -50,8 +50,7 @@ async fn every_right_is_used_and_none_is_missing() {
 
 #[tokio::test]
 async fn a_child_that_blocks_the_deletion_of_its_owner_needs_the_right_to_the_owners_finalizers() {
-    let cluster = cluster_of(&CONTROLLERS[0]).await;
-    let scene = Scene::new(&cluster).await;
+    let scene = simulated().await;
     let life = life_of(&CONTROLLERS[0]);
     let owner = life.create(&scene, "owner").await;
     let kind = life.kind.resource();
