@@ -9,10 +9,10 @@ use crate::for_every_controller;
 
 #[tokio::test]
 async fn the_other_replica_takes_over_when_the_leader_stops() {
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
     for_every_controller(async |tested| {
         let (name, life) = (tested.name, life_of(tested));
         let replicas = ["a", "b"].map(|replica| format!("{name}-{replica}"));
-        let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
         for replica in &replicas {
             cluster.start_controller(&controller(name).replica(replica)).await.unwrap();
         }
