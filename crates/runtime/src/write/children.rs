@@ -120,8 +120,8 @@ where
         self.write(desired, PlannedOn::Version(planned_on)).await
     }
 
-    /// As `delete`. If the child has changed meanwhile, the newest version is put into the cache, and the error is `Stale`:
-    /// while its watch fails, the next plan would be made with the same old version. An object of that name that is no
+    /// As `delete`. If the child has changed meanwhile, the newest version is put into the cache, and the error is `Stale`.
+    /// Without it, the next plan would be made with the same old version while the watch fails. An object of that name that is no
     /// child of this owner any more stays, without an error.
     pub async fn delete_child(&self, child: &K) -> Result<(), ApplyError> {
         let stale = match self.delete(child).await {

@@ -5,11 +5,14 @@
 //!
 //! - Nothing is created while the watch of the owners is failing, and nothing for an owner that the cache does not have.
 //! - An owner that may have had the child before is read once from the API server. A new owner cannot, so the first
-//!   creation of its children costs no request. An owner may have had the child in three cases:
-//!   - A controller has written its status, which comes after the children.
-//!   - This process has seen a child of it leave.
-//!   - It was in the first list of the owners. A process that ended may have created children and not written the status
-//!     yet, and this process did not see them leave. One read is enough: from then on, this process sees it.
+//!   creation of its children costs no request.
+//!
+//! An owner may have had the child in each of these cases:
+//!
+//! - A controller has written its status. The status is written after the children.
+//! - This process has seen a child of the owner leave.
+//! - The owner was in the first list. An earlier process may have created children without writing the status, and this
+//!   process did not see them leave. One read is enough: from then on, this process sees it.
 //!
 //! It decides nothing else about an owner, and sends nothing itself.
 

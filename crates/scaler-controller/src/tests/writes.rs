@@ -50,7 +50,11 @@ async fn a_refusal_is_reported_with_the_past_of_the_version_that_was_confirmed()
     reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap();
     assert_eq!(condition(&api, "AbleToScale").0, "FailedUpdateScale");
     let first_look = crate::history::contest::Contest::default().resumed(1, false, now());
-    assert_eq!(observe(&ctx, &current(&ctx), now()).past.contest, first_look, "nobody has set 1 replica");
+    assert_eq!(
+        observe(&ctx, &current(&ctx), now()).past.contest,
+        first_look,
+        "the replicas that were found count as no write of anybody"
+    );
 }
 
 #[tokio::test]

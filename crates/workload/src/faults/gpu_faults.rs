@@ -1,7 +1,7 @@
 //! Errors of GPUs that pods hold: which of them cost a pod its GPU, and which pod is replaced because of one.
 //!
-//! A pod is deleted with its grace period, never by force, and one of an owner at a time: the next one follows when the
-//! replacement is ready, or after a while. A pod whose container has started again since the error and serves has
+//! A pod is deleted with its grace period, never by force. Of an owner, one pod is deleted at a time. The next one follows
+//! when the replacement is ready, or after a while. A pod whose container has started again since the error and serves has
 //! recovered. Which errors there were, and which pods held the GPU, is found out elsewhere, and only what is certain
 //! arrives here. NVIDIA's device plugin takes such a GPU from the node, so the replacement does not get it again.
 

@@ -1,8 +1,10 @@
-//! What decisions need of the pod template of a stored Deployment or ReplicaSet: its hash, the token that its pods mount,
-//! and whether a recorded template is the one it was made from.
+//! What decisions need of the pod template of a stored Deployment or ReplicaSet.
+//!
+//! These are its hash, the token that its pods mount, and whether a recorded template is the one it was made from.
 //!
 //! Each status update of a Deployment or ReplicaSet delivers its template again, unchanged. Parsing it each time was a
-//! quarter of the CPU time of a controller, so the results for the last templates are kept, for the process. They depend on nothing but the text.
+//! quarter of the CPU time of a controller, so the results for the last templates are kept, for the process.
+//! They depend on nothing but the text.
 
 use std::{
     collections::HashMap,

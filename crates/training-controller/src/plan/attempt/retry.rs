@@ -133,8 +133,8 @@ fn pause(doublings: i32, timings: &Timings) -> Duration {
     timings.first_pause.saturating_mul(1 << doublings).min(LONGEST_PAUSE)
 }
 
-/// Twice as long after each attempt in a row that could not start, and different for each job: two gangs that begin together
-/// and fit only one after the other must not begin together again. From 10 s to 600 s with the default of `first_pause`.
+/// Twice as long after each attempt in a row that could not start, and different for each job. Two gangs may begin together
+/// and fit only one after the other: they must not begin together again. From 10 s to 600 s with the default of `first_pause`.
 fn pause_of_starts(uid: &str, failed_starts: i32, timings: &Timings) -> Duration {
     let longest = pause(failed_starts, timings);
     let shortest = (longest / 2).max(timings.first_pause).min(longest);
