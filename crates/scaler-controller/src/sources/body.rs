@@ -1,4 +1,4 @@
-//! What Prometheus servers and pods need of HTTP: a body up to a limit, and the cause of a failure.
+//! What Prometheus servers and pods need of HTTP: a head and a body up to a limit, and the cause of a failure.
 
 use std::error::Error;
 
@@ -9,6 +9,10 @@ use hyper::body::Incoming;
 use super::foreign;
 
 pub(super) const USER_AGENT: &str = concat!("scaler-controller/", env!("CARGO_PKG_VERSION"));
+
+/// Bytes that a connection buffers, and so the largest head of an answer. hyper's own limit is 400 KiB, which every pod that
+/// waits for its body to be read would hold.
+pub(super) const READ_AT_ONCE: usize = 16 << 10;
 
 pub(super) enum BodyError {
     TooLarge,

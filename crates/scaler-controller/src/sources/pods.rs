@@ -1,7 +1,7 @@
 //! Metrics of pods: one scrape of one pod.
 //!
-//! A pod is not trusted, and many are scraped at a time. So the time and the bytes of each answer are limited, and the
-//! number of bodies that are read at once. Redirects are not followed. Each scrape has its own connection, which is closed:
+//! A pod is not trusted, and many are scraped at a time. So the time and the bytes of each answer are limited, those of
+//! its head too, and the number of bodies that are read at once. Redirects are not followed. Each scrape has its own connection, which is closed:
 //! Triton waits for idle connections when it ends, and then reports a failure. [`scrapes`] turns successive scrapes into samples.
 
 use std::{
@@ -22,7 +22,7 @@ use tokio::{net::TcpStream, time::timeout};
 
 use super::{
     Fault,
-    body::{BodyError, USER_AGENT, cause, read_body},
+    body::{BodyError, READ_AT_ONCE, USER_AGENT, cause, read_body},
     engines::{self, Scraped, Wanted},
     foreign,
 };
@@ -190,7 +190,8 @@ async fn exchange(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<Str
         .map_err(|error| broken(&error))?;
     let connected = within(limits, async {
         let stream = TcpStream::connect(pod.address).await.map_err(|error| broken(&error))?;
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))
+        let handshake = http1::Builder::new().max_buf_size(READ_AT_ONCE).handshake(TokioIo::new(stream));
+        handshake.await.map_err(|error| broken(&error))
     });
     let (mut sender, connection) = connected.await?;
     let mut exchanged = pin!(async {
@@ -200,10 +201,12 @@ async fn exchange(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<Str
         if answer.status() != StatusCode::OK {
             return Err(Failure::Status(answer.status()));
         }
+        // Without the head, which nobody counts.
+        let body = answer.into_body();
         // Only now: pods that do not answer keep no permit from those that do.
         let _permit = batch.bodies.permit(batch.namespace).await;
         let body = within(limits, async {
-            read_body(answer.into_body(), limits.bytes).await.map_err(|error| match error {
+            read_body(body, limits.bytes).await.map_err(|error| match error {
                 BodyError::TooLarge => Failure::TooLarge,
                 BodyError::Broken(why) => Failure::Connection(why),
             })

@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 use super::{
     Fault, Sample,
-    body::{BodyError, USER_AGENT, cause, read_body},
+    body::{BodyError, READ_AT_ONCE, USER_AGENT, cause, read_body},
     foreign,
     promql::Query,
 };
@@ -100,6 +100,7 @@ impl Connections {
             .enable_http1()
             .build();
         let client = Client::builder(TokioExecutor::new())
+            .http1_max_buf_size(READ_AT_ONCE)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_FOR)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)

@@ -95,6 +95,19 @@ async fn a_body_without_end_is_given_up() {
     assert_eq!(given, Err(Fault::TooLarge { server: name(), limit: 8_192 }));
 }
 
+/// A connection that waits for its body to be read holds its head, and any number of connections may wait.
+#[tokio::test]
+async fn a_head_larger_than_any_that_a_server_needs_is_given_up() {
+    let with_head_of = |bytes: usize| {
+        let header = format!("x-padding: {}\r\n", "x".repeat(bytes));
+        Script::Bytes(format!("HTTP/1.1 200 OK\r\n{header}\r\n{VLLM}").into_bytes())
+    };
+    assert_eq!(given(with_head_of(8 << 10), limits()).await, Ok(Scraped::Level(7.0)));
+    let refused = given(with_head_of(32 << 10), limits()).await;
+    let Err(Fault::Unreachable { server, why }) = &refused else { panic!("{refused:?}") };
+    assert_eq!((server, why.as_str()), (&name(), "message head is too large"));
+}
+
 #[tokio::test]
 async fn other_answers_are_faults_and_not_zero() {
     let redirect = "HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n";

@@ -116,9 +116,15 @@ async fn a_body_without_end_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_head_without_end_is_given_up() {
-    let (polled, _) = given(Script::Endless(b"HTTP/1.1 200 OK\r\nx: ".to_vec()), limits()).await;
-    assert!(matches!(polled, Err(Fault::Unreachable { .. })), "{polled:?}");
+async fn a_head_without_end_or_larger_than_any_that_a_server_needs_is_given_up() {
+    let large = format!(
+        "HTTP/1.1 200 OK\r\nx: {}\r\ncontent-type: application/json\r\n\r\n{VALUE}",
+        "x".repeat(32 << 10)
+    );
+    for script in [Script::Endless(b"HTTP/1.1 200 OK\r\nx: ".to_vec()), Script::Bytes(large.into())] {
+        let (polled, _) = given(script, limits()).await;
+        assert!(matches!(polled, Err(Fault::Unreachable { .. })), "{polled:?}");
+    }
 }
 
 #[tokio::test]
