@@ -15,7 +15,7 @@ pub mod exposition;
 pub mod quantity;
 mod redaction;
 
-pub use redaction::redacted;
+pub use redaction::{beginning, redacted};
 
 /// The text in one line, without control sequences of terminals and without invisible characters, which can hide words or
 /// change the direction of text.

@@ -2,6 +2,8 @@
 //!
 //! It prefers false positives: any word in the position of a secret is removed.
 
+use std::borrow::Cow;
+
 /// The replacement of a secret.
 const REDACTED: &str = "(redacted)";
 
@@ -73,6 +75,14 @@ pub fn redacted(text: &str) -> String {
     words.collect::<Vec<String>>().join(" ")
 }
 
+/// At most `longest` bytes of a line of a log. Of a longer one secrets are removed first: the first part of one is no longer
+/// recognized.
+pub fn beginning(line: &str, longest: usize) -> String {
+    let shown = if line.len() > longest { Cow::Owned(redacted(line)) } else { Cow::Borrowed(line) };
+    // A copy of what is kept, and not of the whole line.
+    shown[..shown.floor_char_boundary(longest)].to_owned()
+}
+
 /// One word without its secret, and whether the next word is a secret.
 fn without_value(word: &str) -> (String, bool) {
     if let Some((scheme, rest)) = word.split_once("://") {
@@ -141,6 +151,17 @@ fn is_random(part: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cut_leaves_no_first_part_of_a_secret() {
+        assert_eq!(beginning("loaded", 6), "loaded");
+        assert_eq!(beginning("loaded from the hub", 6), "loaded");
+        let secret = "hf_abcdefghijklmnopqrstuvwxyz0123456789";
+        for longest in 0..60 {
+            let shown = beginning(&format!("the hub refuses {secret} for qwen"), longest);
+            assert!(shown.len() <= longest && !shown.contains("hf"), "{longest}: {shown}");
+        }
+    }
 
     #[test]
     fn no_secret_is_repeated() {

@@ -386,7 +386,7 @@ impl Reader {
                 // A stream that ends without a byte does not prove that the log can be read.
                 self.state.access.clone()
             }
-            Piece::Unreadable(why) => Access::Unreadable(beginning(&why, LONGEST_REFUSAL)),
+            Piece::Unreadable(why) => Access::Unreadable(text::beginning(&why, LONGEST_REFUSAL)),
             Piece::Forbidden => Access::Forbidden,
         };
         // Silence counts from when the log can be read again: steps of the time before may be lost.
@@ -521,13 +521,8 @@ impl Reader {
         if self.state.last_lines.len() == LAST_LINES {
             self.state.last_lines.remove(0);
         }
-        self.state.last_lines.push(beginning(line, LONGEST_LINE));
+        self.state.last_lines.push(text::beginning(line, LONGEST_LINE));
     }
-}
-
-/// A copy of what is kept, and not of the whole text.
-fn beginning(text: &str, longest: usize) -> String {
-    text[..text.floor_char_boundary(longest)].to_owned()
 }
 
 fn report(step: &Step, before: Option<Report>, line: (i32, Timestamp)) -> Report {

@@ -71,12 +71,8 @@ impl Log {
         if self.tail.len() == TAIL_LINES {
             self.tail.pop_front();
         }
-        self.tail.push_back(beginning(line));
+        self.tail.push_back(text::beginning(line, LONGEST_LINE));
     }
-}
-
-fn beginning(line: &str) -> String {
-    line[..line.floor_char_boundary(LONGEST_LINE)].to_owned()
 }
 
 #[cfg(test)]

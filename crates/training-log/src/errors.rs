@@ -98,7 +98,7 @@ impl Errors {
 
 impl Found {
     fn new(line: &str, at: Instant) -> Self {
-        Self { line: line[..line.floor_char_boundary(LONGEST_LINE)].to_owned(), steps: 0, at }
+        Self { line: text::beginning(line, LONGEST_LINE), steps: 0, at }
     }
 
     /// Whether it was, with one more step.
