@@ -218,8 +218,14 @@ fn may_change_what_it_made(writer: &Writer<'_>, life: &Life, owner: &DynamicObje
     let more = patch(&finalizers("\"example.com/theirs\",\"example.com/kept\""));
     assert!(more.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{more:?}");
     scene.kubectl(&["patch", &kind, &child, "--type=merge", "--patch", &finalizers("")]);
+    // The uid of an owner that it has is no right to another one.
+    let mut repeated = other_owner();
+    repeated["uid"] = json!(owner.uid());
+    let added = patch(&owners(&json!([owner_of(owner, true), repeated])));
+    assert!(added.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{added:?}");
+    writer.may_not(&["delete", &kind, &child, "--cascade=orphan"]);
     // Deletions in the foreground set a finalizer without a write of the account.
-    for propagation in ["foreground", "background", "orphan"] {
+    for propagation in ["foreground", "background"] {
         let cascade = format!("--cascade={propagation}");
         assert_eq!(writer.refusal(&["delete", &kind, &child, &cascade], ""), None, "{propagation}");
     }
