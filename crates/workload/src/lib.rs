@@ -5,12 +5,13 @@
 //!
 //! **Invariant:** no async, no client, no cache of objects, no clock, no environment. Everything is pure except six
 //! bounded records in memory: `NodeLosses`, `GpuFaults`, `Pace`, `Migrations`, `FactTimes` and `Crashes`. Controllers own
-//! the records and pass the time. All may be empty after a restart. `stored_template` keeps results of pure functions for the process, also bounded. Without them the same is
-//! computed again.
+//! the records and pass the time. All may be empty after a restart. `stored_template` keeps results of pure functions for
+//! the process, also bounded. Without them the same is computed again.
 //!
 //! - `views.rs`: what watches deliver of pods, nodes and claims.
 //! - `faults.rs`: what is wrong with pods, and what follows from it.
 //! - `templates.rs`: templates of pods, and what Deployments record of them.
+//! - `reporting.rs`: how soon a status is written that differs only in details.
 //! - `name.rs`: names of children.
 //! - `digest.rs`: truncated SHA-256.
 //! - `time.rs`: how long ago something was.
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub mod digest;
 pub mod faults;
 pub mod name;
+pub mod reporting;
 pub mod templates;
 pub mod time;
 pub mod views;

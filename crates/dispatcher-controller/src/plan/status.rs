@@ -1,22 +1,22 @@
 //! The status: counts, conditions with transition times, tokens, and how long a minor change may be delayed. Pure.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    time::Duration,
-};
+use std::time::Duration;
 
 use api::{
     aidispatcher::{AIDispatcher, AIDispatcherStatus, Phase, Tokens},
     conditions,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::write::{
     conditions::{Verdict, merged, whole_seconds},
     events::Note,
 };
 use scaling::history::History;
-use workload::{templates::revision::Revision, time::remaining, views::pod::PodView};
+use workload::{
+    reporting::{self, Unwritten, delay_of_counts, without_numbers},
+    templates::revision::Revision,
+};
 
 use super::{
     conditions::{Assessment, Counts, checkpoint_failed::LOST},
@@ -32,14 +32,9 @@ use crate::{
     validate::ValidDispatcher,
 };
 
-/// In this time a pod is scheduled unless there is a fault.
-const NEW_FOR: Duration = Duration::from_secs(5);
-
 /// The first status of an object that starts without a fault may be delayed for this time, so that it already has the
 /// first results.
 const BEGINNING_LASTS: Duration = Duration::from_secs(5);
-/// The fact that no status has been written yet.
-const UNREPORTED: &str = "unreported";
 
 pub(super) fn of_valid(
     valid: &ValidDispatcher,
@@ -163,7 +158,7 @@ impl Report {
         let unwritten = unwritten_numbers(observed, &self.status, now)
             .or_else(|| unwritten_first(observed, &self.status, now));
         let wait = unwritten.as_ref().and_then(|unwritten| unwritten.wait);
-        let wait = wait.or_else(|| delay_of_counts(observed, &self.status, now));
+        let wait = wait.or_else(|| delay_of_minor(observed, &self.status, now));
         self.facts.extend(unwritten.map(|unwritten| unwritten.fact));
         match &observed.dispatcher.status {
             Some(written) if wait.is_some() => {
@@ -177,33 +172,14 @@ impl Report {
     }
 }
 
-/// The fact that a status is not written yet. It is noted until the stored status changes, also after the wait is over:
-/// if the write fails, the next try comes at once and counts as a try.
-struct Unwritten {
-    fact: String,
-    /// How long the write may still be delayed.
-    wait: Option<Duration>,
-}
-
-impl Unwritten {
-    fn new(fact: String, delay: Duration, observed: &Observed, now: Timestamp) -> Self {
-        let since = observed.facts.get(&fact).copied().unwrap_or(now);
-        Self { fact, wait: remaining(delay, since, now) }
-    }
-}
-
 /// The status differs from the stored one only in what is measured: load, tokens, and words about them.
 fn unwritten_numbers(observed: &Observed, status: &AIDispatcherStatus, now: Timestamp) -> Option<Unwritten> {
     let before = observed.dispatcher.status.as_ref()?;
     if before == status || without_load(before) != without_load(status) {
         return None;
     }
-    // With the stored numbers in its name, the fact ends when others are written.
-    let mut stored = DefaultHasher::new();
-    (before.token_usage, before.queue_depth, before.active_workers, before.tokens_per_minute)
-        .hash(&mut stored);
-    before.conditions.iter().for_each(|condition| condition.message.hash(&mut stored));
-    Some(Unwritten::new(format!("measured since {:x}", stored.finish()), MEASURED_EVERY, observed, now))
+    let numbers = (before.token_usage, before.queue_depth, before.active_workers, before.tokens_per_minute);
+    Some(Unwritten::measured(numbers, &before.conditions, MEASURED_EVERY, &observed.facts, now))
 }
 
 /// The first status may wait. Until then the object has the phase of a new one, and no generation is observed.
@@ -212,22 +188,17 @@ fn unwritten_first(observed: &Observed, status: &AIDispatcherStatus, now: Timest
     let is_new = before.observed_generation == 0 && before.conditions.is_empty();
     let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
     let comes_up = UNDER_WAY.contains(&&*ready.reason) && status.current_phase != Some(Phase::Failed);
-    (is_new && comes_up).then(|| Unwritten::new(UNREPORTED.to_owned(), BEGINNING_LASTS, observed, now))
+    (is_new && comes_up).then(|| Unwritten::first(BEGINNING_LASTS, &observed.facts, now))
 }
 
 /// How long the write of a status may be delayed that differs only in counts and messages, which change often while pods
 /// are new. Phase, conditions, reasons and the desired number are written at once.
-fn delay_of_counts(observed: &Observed, status: &AIDispatcherStatus, now: Timestamp) -> Option<Duration> {
+fn delay_of_minor(observed: &Observed, status: &AIDispatcherStatus, now: Timestamp) -> Option<Duration> {
     let before = observed.dispatcher.status.as_ref()?;
     if before == status || without_counts(before) != without_counts(status) {
         return None;
     }
-    // The oldest pod that is not ready, so that frequent replacements cannot delay the write without limit.
-    let unready = observed.pods().filter(|pod| !pod.is_ready).filter_map(|pod| pod.created()).min();
-    let newest = observed.pods().map(AsRef::as_ref).filter_map(PodView::created).max();
-    // Clock skew can put the creation into the future; then nothing is delayed.
-    let age = Duration::try_from(now.duration_since(unready.or(newest)?)).ok()?;
-    NEW_FOR.checked_sub(age).filter(|wait| !wait.is_zero())
+    delay_of_counts(observed.pods().map(AsRef::as_ref), now)
 }
 
 /// Whether workers are busy changes with each task.
@@ -259,19 +230,5 @@ fn without_counts(status: &AIDispatcherStatus) -> AIDispatcherStatus {
 }
 
 fn with_messages(status: &AIDispatcherStatus, map: impl Fn(&str) -> String) -> AIDispatcherStatus {
-    let rewith_messages =
-        |condition: &Condition| Condition { message: map(&condition.message), ..condition.clone() };
-    AIDispatcherStatus {
-        conditions: status.conditions.iter().map(rewith_messages).collect(),
-        ..status.clone()
-    }
-}
-
-/// Removes words that are numbers; a digit in a name stays.
-fn without_numbers(message: &str) -> String {
-    let is_number = |word: &&str| {
-        let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
-        !word.is_empty() && word.chars().all(|c| c.is_ascii_digit())
-    };
-    message.split(' ').filter(|word| !is_number(word)).collect::<Vec<_>>().join(" ")
+    AIDispatcherStatus { conditions: reporting::with_messages(&status.conditions, map), ..status.clone() }
 }

@@ -1,18 +1,18 @@
 //! The status: counts, conditions with transition times, URL, and how long a minor change may be delayed. Pure.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    time::Duration,
-};
+use std::time::Duration;
 
 use api::{
     aiinference::{AIInferenceStatus, Migration, Phase},
     conditions,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::write::conditions::{merged, whole_seconds};
-use workload::{faults::gpu::Gpus, templates::revision::Revision, time::remaining, views::pod::PodView};
+use workload::{
+    faults::gpu::Gpus,
+    reporting::{self, Unwritten, delay_of_counts, without_numbers},
+    templates::revision::Revision,
+};
 
 use super::{
     children::service,
@@ -24,9 +24,6 @@ use super::{
 };
 use crate::{observe::Observed, validate::ValidInference};
 
-/// In this time a pod is scheduled unless there is a fault.
-const NEW_FOR: Duration = Duration::from_secs(5);
-
 /// Measured numbers, such as free GPUs, change with every pod of the cluster. A status that differs only in them is
 /// written after this time.
 const MEASURED_EVERY: Duration = Duration::from_secs(10);
@@ -34,8 +31,6 @@ const MEASURED_EVERY: Duration = Duration::from_secs(10);
 /// The first status of an object that comes up without a fault is written after it has been planned for so long, or with
 /// the first thing that there is to say.
 const BEGINNING_LASTS: Duration = Duration::from_secs(2);
-/// The fact that no status has been written yet.
-const UNREPORTED: &str = "unreported";
 
 pub(super) fn of_valid(
     valid: &ValidInference,
@@ -101,27 +96,12 @@ pub(super) fn delayed(observed: &Observed, planned: AIInferenceStatus, now: Time
     let unwritten = unwritten_numbers(observed, &planned, now);
     let unwritten = unwritten.or_else(|| unwritten_first(observed, &planned, now));
     let (fact, wait) = unwritten.map_or((None, None), |Unwritten { fact, wait }| (Some(fact), wait));
-    let wait = wait.or_else(|| delay_of_counts(observed, &planned, now));
+    let wait = wait.or_else(|| delay_of_minor(observed, &planned, now));
     let status = match &observed.inference.status {
         Some(written) if wait.is_some() => written.clone(),
         Some(_) | None => planned,
     };
     Delayed { status, wait, fact }
-}
-
-/// The fact that a status is not written yet. It is noted until the stored status changes, also after the wait is over:
-/// if the write fails, the next try comes at once and counts as a try.
-struct Unwritten {
-    fact: String,
-    /// How long the write may still be delayed.
-    wait: Option<Duration>,
-}
-
-impl Unwritten {
-    fn new(fact: String, delay: Duration, observed: &Observed, now: Timestamp) -> Self {
-        let since = observed.facts.get(&fact).copied().unwrap_or(now);
-        Self { fact, wait: remaining(delay, since, now) }
-    }
 }
 
 /// The status differs from the stored one only in measured numbers.
@@ -130,10 +110,7 @@ fn unwritten_numbers(observed: &Observed, status: &AIInferenceStatus, now: Times
     if before == status || with_messages(before, without_numbers) != with_messages(status, without_numbers) {
         return None;
     }
-    // With the stored numbers in its name, the fact ends when others are written.
-    let mut stored = DefaultHasher::new();
-    before.conditions.iter().for_each(|condition| condition.message.hash(&mut stored));
-    Some(Unwritten::new(format!("measured since {:x}", stored.finish()), MEASURED_EVERY, observed, now))
+    Some(Unwritten::measured((), &before.conditions, MEASURED_EVERY, &observed.facts, now))
 }
 
 /// The first status may wait. Until then the object has the phase of a new one, and no generation is observed.
@@ -142,22 +119,17 @@ fn unwritten_first(observed: &Observed, status: &AIInferenceStatus, now: Timesta
     let is_new = before.observed_generation == 0 && before.conditions.is_empty();
     let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
     let comes_up = UNDER_WAY.contains(&&*ready.reason) && status.phase != Some(Phase::Failed);
-    (is_new && comes_up).then(|| Unwritten::new(UNREPORTED.to_owned(), BEGINNING_LASTS, observed, now))
+    (is_new && comes_up).then(|| Unwritten::first(BEGINNING_LASTS, &observed.facts, now))
 }
 
 /// How long the write of a status may be delayed that differs only in counts and messages, which change often while pods
 /// are new. Phase, conditions and reasons are written at once.
-fn delay_of_counts(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Duration> {
+fn delay_of_minor(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Duration> {
     let before = observed.inference.status.as_ref()?;
     if before == status || without_counts(before) != without_counts(status) {
         return None;
     }
-    // The oldest pod that is not ready, so that frequent replacements cannot delay the write without limit.
-    let unready = observed.pods().filter(|pod| !pod.is_ready).filter_map(PodView::created).min();
-    let newest = observed.pods().filter_map(PodView::created).max();
-    // Clock skew can put the creation into the future; then nothing is delayed.
-    let age = Duration::try_from(now.duration_since(unready.or(newest)?)).ok()?;
-    NEW_FOR.checked_sub(age).filter(|wait| !wait.is_zero())
+    delay_of_counts(observed.pods(), now)
 }
 
 fn without_counts(status: &AIInferenceStatus) -> AIInferenceStatus {
@@ -172,21 +144,7 @@ fn without_counts(status: &AIInferenceStatus) -> AIInferenceStatus {
 }
 
 fn with_messages(status: &AIInferenceStatus, map: impl Fn(&str) -> String) -> AIInferenceStatus {
-    let rewith_messages =
-        |condition: &Condition| Condition { message: map(&condition.message), ..condition.clone() };
-    AIInferenceStatus {
-        conditions: status.conditions.iter().map(rewith_messages).collect(),
-        ..status.clone()
-    }
-}
-
-/// Removes words that are numbers; a digit in a name stays.
-fn without_numbers(message: &str) -> String {
-    let is_number = |word: &&str| {
-        let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
-        !word.is_empty() && word.chars().all(|c| c.is_ascii_digit())
-    };
-    message.split(' ').filter(|word| !is_number(word)).collect::<Vec<_>>().join(" ")
+    AIInferenceStatus { conditions: reporting::with_messages(&status.conditions, map), ..status.clone() }
 }
 
 fn is_stopped(observed: &Observed) -> bool {
