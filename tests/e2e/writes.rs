@@ -1,4 +1,4 @@
-//! `runtime::apply` with the real API server, for the details of server-side apply.
+//! `runtime::write` with the real API server, for the details of server-side apply.
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},

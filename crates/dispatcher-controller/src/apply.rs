@@ -146,9 +146,7 @@ async fn report_contest(
 ) {
     let Some(Written::Contested(contest)) = written else { return };
     outcome.reconcile_within(contest.wait);
-    if contest.is_new {
-        let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
-        let note = Note { severity, reason, message: contest.message() };
+    if let Some(note) = contest.note(reasons::FIELD_CONFLICT) {
         ctx.recorder.publish(dispatcher, &note, now).await;
     }
 }

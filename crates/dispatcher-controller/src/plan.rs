@@ -13,7 +13,7 @@ use runtime::{
 };
 use scaling::history::History;
 use serde::Serialize;
-use workload::{templates::deployment::RenderedDeployment, time::elapsed};
+use workload::templates::deployment::RenderedDeployment;
 
 use crate::{
     observe::Observed,
@@ -125,14 +125,6 @@ fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher
     });
     valid.and_then(|valid| defaults.own_account.is_not_used_by(valid))
 }
-
-/// A garbage collector deletes a child within this time. It finds a new kind within 30 s, and waits up to 30 s for the caches
-/// of that kind.
-const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(90);
-/// With foreground deletion, a Deployment exists until its pods have ended.
-const OVERDUE_RETRY: Duration = Duration::from_secs(10);
-/// An idle garbage collector deletes a child within this time.
-const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 
 /// The plan for a valid spec.
 fn plan(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
@@ -275,23 +267,17 @@ fn reported(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
-    let overdue = overdue(refusal, observed, now);
-    let refusal = overdue.as_ref().unwrap_or(refusal);
+    let (refusal, wait) = refusal.clone().judged(&*observed.dispatcher, defaults.refusal_retry, now);
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
     let (sizing, _) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
     let guarding = disruption_budget::of_deployed(observed, now);
-    let mut assessment = conditions::of_refused(refusal, valid, observed, &revision, &sizing, now);
+    let mut assessment = conditions::of_refused(&refusal, valid, observed, &revision, &sizing, now);
     assessment.verdicts.extend(guarding.omitted);
     let facts = assessment.facts.clone();
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let status = status::of_valid(valid, &revision, &sizing, None, observed, assessment, now);
     let status = status::without_rescale(status, observed.dispatcher.status.as_ref());
-    let wait = match refusal {
-        Refusal::Leftover { .. } => LEFTOVER_RETRY,
-        Refusal::OwnershipConflict(_) if overdue.is_some() => OVERDUE_RETRY,
-        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
-    };
     let soonest = [Some(wait), guarding.requeue_after, observed.token_rate.changes_in];
     let requeue_after = soonest.into_iter().flatten().min();
     Plan { budget: guarding.budget, facts, ..status_only(status, events, requeue_after) }
@@ -299,15 +285,6 @@ fn reported(
 
 pub(crate) fn is_loss(fact: &str) -> bool {
     fact.starts_with(conditions::checkpoint_failed::LOST)
-}
-
-/// A leftover child that is not deleted in time counts as an ownership conflict.
-fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Refusal> {
-    let Refusal::Leftover { deleted, message } = refusal else { return None };
-    // Without a deletion timestamp the time counts from the creation of the AIDispatcher.
-    let created = observed.dispatcher.metadata.creation_timestamp.as_ref().map(|created| created.0);
-    let waited = elapsed(deleted.or(created)?, now);
-    (waited > LEFTOVER_GOES_WITHIN).then(|| Refusal::OwnershipConflict(message.clone()))
 }
 
 /// A plan that writes only status and events.

@@ -209,7 +209,6 @@ impl Scene {
         match decision(&self.observed, defaults, now) {
             Decision::Plan(plan) => Ok(plan),
             Decision::Doubt(doubt) => Err(doubt),
-            Decision::Later(_) => panic!("nothing is waited for"),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Errors of GPUs, as the metrics agents of the nodes report them, and which pods held these GPUs. It decides nothing about
-//! a pod: `workload::gpu_faults` does.
+//! a pod: `workload::faults::gpu_faults` does.
 //!
 //! Without agents there are no errors, and nothing else changes.
 

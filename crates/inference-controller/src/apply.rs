@@ -13,7 +13,6 @@ use runtime::{
     reconcile::Applied,
     write::{
         apply::{ApplyError, Written},
-        events::{Note, Severity},
         refusal::Refusal,
     },
 };
@@ -136,10 +135,8 @@ async fn apply_children(
         match apply_child(ctx, child).await {
             Ok(Written::Contested(contest)) => {
                 done.contest = done.contest.into_iter().chain([contest.wait]).min();
-                if contest.is_new {
+                if let Some(note) = contest.note(reasons::FIELD_CONFLICT) {
                     // At once: a later step may fail, and the contest is new only this time.
-                    let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
-                    let note = Note { severity, reason, message: contest.message() };
                     ctx.recorder.publish(inference, &note, now).await;
                 }
             }

@@ -8,8 +8,8 @@
 //!  metrics agents┘
 //! ```
 //!
-//! The state of the loader and of the engine comes from the status of the pod. `workload::pace` limits, over all
-//! objects, how many pods on lost nodes or with lost GPUs are deleted at a time.
+//! The state of the loader and of the engine comes from the status of the pod. `workload::faults::pace` limits, over
+//! all objects, how many pods on lost nodes or with lost GPUs are deleted at a time.
 //!
 //! **Invariant:** `plan` and `validate` are pure. Only `apply` writes; it decides only when to reconcile again. Only
 //! the crate `runtime` reads the clock, and only `Args` reads the environment.
@@ -46,8 +46,8 @@
 //! - `status.rs`: the status.
 //! - `events.rs`: events.
 //!
-//! `workload::crashes` reads why an engine crashed. `workload::revision` decides which template and which pods a spec
-//! gets.
+//! `workload::faults::crashes` reads why an engine crashed. `workload::templates::revision` decides which template and
+//! which pods a spec gets.
 
 #![forbid(unsafe_code)]
 

@@ -12,10 +12,7 @@ use runtime::{
     write::{events::Note, refusal::Refusal},
 };
 use serde::Serialize;
-use workload::{
-    faults::{crashes::Log, pace::Allowance},
-    time::elapsed,
-};
+use workload::faults::{crashes::Log, pace::Allowance};
 
 use crate::{
     observe::Observed,
@@ -77,14 +74,6 @@ pub(crate) enum Doubt {
     /// How many of these pods may be deleted now. What is granted counts for all objects of the process.
     Pace { due: Vec<String>, now: Timestamp },
 }
-
-/// A garbage collector deletes a child within this time, also while it waits up to 30 s for the caches of a kind that was
-/// installed, after up to 30 s until it finds that.
-const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(90);
-/// With foreground deletion, a Deployment exists until its pods have ended.
-const OVERDUE_RETRY: Duration = Duration::from_secs(10);
-/// An idle garbage collector deletes a child within this time.
-const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 
 /// The plan for an object, or what it has to know first.
 pub(crate) fn decide(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
@@ -236,29 +225,14 @@ fn refused(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
-    let overdue = overdue(refusal, observed, now);
-    let refusal = overdue.as_ref().unwrap_or(refusal);
+    let (refusal, wait) = refusal.clone().judged(&*observed.inference, defaults.refusal_retry, now);
     let decided = decided(valid, observed, defaults, now);
-    let assessment = conditions::of_refused(refusal, valid, observed, &decided, now);
+    let assessment = conditions::of_refused(&refusal, valid, observed, &decided, now);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
-    let wait = match refusal {
-        Refusal::Leftover { .. } => LEFTOVER_RETRY,
-        Refusal::OwnershipConflict(_) if overdue.is_some() => OVERDUE_RETRY,
-        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
-    };
     let requeue_after = nodes::requeue_after(observed, allowance, now).into_iter().chain([wait]).min();
     status_only(status, events, requeue_after, allowance)
-}
-
-/// A leftover child that is not deleted in time counts as an ownership conflict.
-fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Refusal> {
-    let Refusal::Leftover { deleted, message } = refusal else { return None };
-    // Without a deletion timestamp the time counts from the creation of the AIInference.
-    let created = observed.inference.metadata.creation_timestamp.as_ref().map(|created| created.0);
-    let waited = elapsed(deleted.or(created)?, now);
-    (waited > LEFTOVER_GOES_WITHIN).then(|| Refusal::OwnershipConflict(message.clone()))
 }
 
 fn decided<'a>(

@@ -108,6 +108,7 @@ impl Scene {
                 gpu_faults: Default::default(),
                 capacities: None,
                 claim: None,
+                is_stale: false,
                 unattached: Default::default(),
                 crashes: Default::default(),
                 unrecorded: Vec::new(),
@@ -258,7 +259,7 @@ fn the_command_line_is_valid() {
 fn a_deployment_of_a_newer_spec_is_not_overwritten() {
     let doubts = |observed: &Observed| match decide(observed, &defaults(&[]), at(0)) {
         Decision::Doubt(doubt) => Some(doubt),
-        Decision::Plan(_) | Decision::Later(_) => None,
+        Decision::Plan(_) => None,
     };
     let of_generation = |generation: &str| {
         let mut scene = Scene::ready(1);

@@ -79,8 +79,6 @@ pub enum Decision<P, D> {
     Plan(P),
     /// It rests on this.
     Doubt(D),
-    /// Nothing can be decided yet.
-    Later(Duration),
 }
 
 /// What the API server says of a doubt.
@@ -128,10 +126,7 @@ where
         it.forget(&root);
         return Ok(Next::Done);
     }
-    let plan = match settled(it, &root, now).await? {
-        Settled::Plan(plan) => plan,
-        Settled::Later(wait) => return Ok(Next::After(wait)),
-    };
+    let Some(plan) = settled(it, &root, now).await? else { return Ok(Next::After(LATE_WATCH_RETRY)) };
     let (refusal, error, contest) = match it.apply(&root, &plan, now).await? {
         Applied::All { requeue_after } => return Ok(next(requeue_after)),
         Applied::Refused(refusal) => (refusal, None, None),
@@ -152,29 +147,23 @@ where
     }
 }
 
-enum Settled<P> {
-    Plan(P),
-    Later(Duration),
-}
-
-/// A plan that rests on nothing that is out of date.
-async fn settled<R>(it: &R, root: &Arc<R::Root>, now: Timestamp) -> Result<Settled<R::Plan>, ApplyError>
+/// A plan that rests on nothing that is out of date; `None`: a watch is late.
+async fn settled<R>(it: &R, root: &Arc<R::Root>, now: Timestamp) -> Result<Option<R::Plan>, ApplyError>
 where
     R: Reconciler,
 {
     let mut observed = it.observe(Arc::clone(root), now);
     for _ in 0..MOST_DOUBTS {
         match it.plan(&observed, now) {
-            Decision::Plan(plan) => return Ok(Settled::Plan(plan)),
-            Decision::Later(wait) => return Ok(Settled::Later(wait)),
+            Decision::Plan(plan) => return Ok(Some(plan)),
             Decision::Doubt(doubt) => match it.confirm(doubt, &mut observed).await? {
                 Confirmation::Confirmed => {}
-                Confirmation::TooOld => return Ok(Settled::Later(LATE_WATCH_RETRY)),
+                Confirmation::TooOld => return Ok(None),
             },
         }
     }
     warn!(root = %Key::of(&**root), "a plan doubts without end; it is made again later");
-    Ok(Settled::Later(LATE_WATCH_RETRY))
+    Ok(None)
 }
 
 fn has_finalizer<R: Reconciler>(root: &R::Root) -> bool {

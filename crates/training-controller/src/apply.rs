@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use api::{
-    labels,
+    labels, reasons,
     trainingjob::{TrainingJob, TrainingJobStatus},
 };
 use jiff::Timestamp;
@@ -33,12 +33,18 @@ pub(crate) async fn apply(
     match plan {
         Plan::SetFinalizer { facts } => {
             note(ctx, job, facts, now);
-            ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, true).await?;
-            Ok(Applied::All { requeue_after: Some(Duration::ZERO) })
+            match set_finalizer(ctx, job, true).await {
+                Ok(()) => Ok(Applied::All { requeue_after: Some(Duration::ZERO) }),
+                Err(error) => Refusal::of(error).map(Applied::Refused),
+            }
         }
         Plan::Run(run) => apply_run(ctx, job, run, now).await,
         Plan::Retire(retirement) => retire(ctx, job, retirement, now).await,
     }
+}
+
+async fn set_finalizer(ctx: &Context, job: &TrainingJob, is_set: bool) -> Result<(), ApplyError> {
+    ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, is_set).await.map(drop)
 }
 
 fn note(ctx: &Context, job: &TrainingJob, facts: &[String], now: Timestamp) {
@@ -57,17 +63,28 @@ async fn apply_run(
 ) -> Result<Applied, ApplyError> {
     let Run { children, deletions, status, events, follow, facts, is_expired, requeue_after } = run;
     note(ctx, job, facts, now);
+    let mut contest: Option<Duration> = None;
     for child in children {
-        if let Err(error) = create(ctx, job, child).await {
-            return Refusal::of(error).map(Applied::Refused);
+        match create(ctx, job, child).await {
+            Ok(Written::Contested(contested)) => {
+                contest = contest.into_iter().chain([contested.wait]).min();
+                if let Some(note) = contested.note(reasons::FIELD_CONFLICT) {
+                    // At once: a later step may fail, and the contest is new only this time.
+                    ctx.recorder.publish(job, &note, now).await;
+                }
+            }
+            Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
+            Err(error) => return Refusal::of(error).map(|refusal| refused(refusal, contest)),
         }
     }
     if let Some(refusal) = delete_all(ctx, deletions).await? {
-        return Ok(Applied::Refused(refusal));
+        return Ok(refused(refusal, contest));
     }
     if *is_expired {
-        ctx.writer.delete_root(&ctx.training_jobs, job).await?;
-        return Ok(Applied::All { requeue_after: None });
+        return match ctx.writer.delete_root(&ctx.training_jobs, job).await {
+            Ok(_) => Ok(Applied::All { requeue_after: None }),
+            Err(error) => Refusal::of(error).map(Applied::Refused),
+        };
     }
     let requeue_after = write_status(ctx, job, status, *requeue_after, now).await?;
     // After the status, which has the same content.
@@ -75,19 +92,25 @@ async fn apply_run(
         ctx.recorder.publish(job, note, now).await;
     }
     read_log(ctx, job, follow.as_ref(), status);
-    Ok(Applied::All { requeue_after })
+    Ok(Applied::All { requeue_after: requeue_after.into_iter().chain(contest).min() })
 }
 
-/// All are tried: a pod that must not be deleted does not keep its Job, whose deletion may end it. The first refusal counts.
+fn refused(refusal: Refusal, contest: Option<Duration>) -> Applied {
+    match contest {
+        None => Applied::Refused(refusal),
+        Some(wait) => Applied::RefusedAfterContest { refusal, wait },
+    }
+}
+
+/// All are tried: a pod that must not be deleted does not keep its Job, whose deletion may end it. The first failure counts.
 async fn delete_all(ctx: &Context, deletions: &[Deletion]) -> Result<Option<Refusal>, ApplyError> {
-    let mut refused = None;
+    let mut failed = None;
     for deletion in deletions {
         if let Err(error) = delete(ctx, deletion).await {
-            let refusal = Refusal::of(error)?;
-            refused.get_or_insert(refusal);
+            failed.get_or_insert(error);
         }
     }
-    Ok(refused)
+    failed.map(Refusal::of).transpose()
 }
 
 /// A status that the API server calls invalid is followed by a reduced one. Returns when to reconcile again.
@@ -164,8 +187,8 @@ async fn retire(
     if let Some(note) = event {
         ctx.recorder.publish(job, note, now).await;
     }
-    if *releases {
-        ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, false).await?;
+    if *releases && let Err(error) = set_finalizer(ctx, job, false).await {
+        return Refusal::of(error).map(Applied::Refused);
     }
     Ok(Applied::All { requeue_after: *requeue_after })
 }

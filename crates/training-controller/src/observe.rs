@@ -91,7 +91,7 @@ pub(crate) struct Observed {
 pub(crate) enum Doubt {
     /// The Job of this attempt is not seen, and the status says that the attempt runs.
     MissingAttempt(i32),
-    /// The Job of an attempt is over, and no pod is seen that shows how.
+    /// The Job of an attempt is over, and no pod is seen that shows how; or its pods are not seen to start.
     UnseenPods,
     /// All pods that are seen of the last attempt have ended.
     RunningPods,

@@ -155,7 +155,13 @@ pub(crate) fn plan(
     }
     let valid = validate(&observed.job).and_then(|valid| own.is_not_used_by(valid));
     let run = match &valid {
-        Ok(valid) => held_back(run(valid, observed, defaults, now), observed, now),
+        Ok(valid) => {
+            let stage = stage::stage(valid, observed, &defaults.timings, now);
+            if let Some(doubt) = doubts::of_stage(observed, valid, &stage) {
+                return Decision::Doubt(doubt);
+            }
+            held_back(run(valid, observed, stage, defaults, now), observed, now)
+        }
         Err(invalid) => rejected(invalid, observed, now),
     };
     match doubts::of_run(observed, &run) {
@@ -185,9 +191,8 @@ fn after_the_finalizer(run: Run, job: &TrainingJob) -> Plan {
 }
 
 /// The plan for a valid spec.
-pub(crate) fn run(valid: &ValidJob, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Run {
+fn run(valid: &ValidJob, observed: &Observed, stage: Stage<'_>, defaults: &Defaults, now: Timestamp) -> Run {
     let dependencies = resume::awaited(dependencies::dependencies(observed), valid, observed);
-    let stage = stage::stage(valid, observed, &defaults.timings, now);
     let scene = Scene { valid, observed, defaults, dependencies, now };
     if valid.pods.paused {
         return scene.paused(stage);

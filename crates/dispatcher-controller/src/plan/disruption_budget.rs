@@ -511,9 +511,12 @@ mod tests {
     #[test]
     fn a_budget_of_a_deleted_pool_of_the_same_name_is_only_waited_for() {
         let scene = Scene::ready("{role: coder}", 1);
-        let leftover = Refusal::Leftover { deleted: None, message: String::new() };
-        let plan = refused(&scene, scene.plan(), &leftover);
+        let leftover = |deleted| Refusal::Leftover { deleted, message: "still there".to_owned() };
+        let plan = refused(&scene, scene.plan(), &leftover(None));
         assert_eq!(omitted(&plan), None);
-        assert!(plan.requeue_after.is_some());
+        assert_eq!(plan.requeue_after, Some(Duration::from_secs(1)));
+        // A finalizer holds it back.
+        let plan = refused(&scene, scene.plan(), &leftover(Some(at(-91))));
+        assert_eq!(omitted(&plan).unwrap().0, reasons::OWNERSHIP_CONFLICT);
     }
 }

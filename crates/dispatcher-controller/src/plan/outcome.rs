@@ -64,8 +64,9 @@ impl Outcome<'_> {
         dispatcher: &AIDispatcher,
         now: Timestamp,
     ) {
-        self.reconcile_within(TRIED_AGAIN_AFTER);
-        let Some(omitted) = refused(refusal) else { return };
+        let (refusal, wait) = refusal.clone().judged(dispatcher, TRIED_AGAIN_AFTER, now);
+        self.reconcile_within(wait);
+        let Some(omitted) = refused(&refusal) else { return };
         self.events.to_mut().extend(events::of_budget(dispatcher.status.as_ref(), &omitted));
         let status = std::mem::take(self.status.to_mut());
         self.status = Cow::Owned(status::with_verdict(status, omitted, dispatcher, now));

@@ -1,4 +1,4 @@
-//! The revision of the current spec. `workload::revision` decides which recorded template is used. Pure.
+//! The revision of the current spec. `workload::templates::revision` decides which recorded template is used. Pure.
 
 use serde_json::{Value, json};
 use workload::templates::revision::{DesiredTemplate, Revision};

@@ -1,7 +1,7 @@
 //! The order of a rollout: create a new pod before an old one is deleted, or delete first if GPUs are short. Pure.
 //!
 //! With `Auto`, a ready pod is deleted first only if the new revision can run as far as is known, and lacks exactly the
-//! resources that the old pod would release. In doubt the old pods stay.
+//! resources that the old pod would release. In doubt the old pods stay, also while a watch fails.
 
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(super) struct Order {
 const USED_BY_A_POD: &str = "PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 /// The entry of a quota in `shortages`; other entries are uids of pods.
 const QUOTA: &str = "quota";
+/// Watches that fail are mostly well again by then.
+const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn rollout(
     valid: &ValidInference,
@@ -108,6 +110,8 @@ fn surge_or_replace(
     let since = shortages.iter().map(|what| observed.facts.get(what).copied().unwrap_or(now));
     let Some(since) = since.min() else { return (Strategy::Surge, None) };
     match remaining(valid.surge_timeout, since, now) {
+        // The new pod may run by now, unseen. Nothing reports that the watch is well again.
+        None if observed.is_stale => (Strategy::Surge, Some(WATCHED_AGAIN_WITHIN)),
         None => (Strategy::Replace, None),
         wait => (Strategy::Surge, wait),
     }

@@ -7,13 +7,16 @@ use api::{
     conditions, labels, reasons,
 };
 use k8s_openapi::{api::core::v1::PodTemplateSpec, apimachinery::pkg::apis::meta::v1::Time};
-use runtime::write::{events::Severity, refusal::Refusal};
+use runtime::write::{
+    events::Severity,
+    refusal::{LEFTOVER_RETRY, OVERDUE_RETRY, Refusal},
+};
 use workload::{
     faults::{crashes::Crash, gpu::NodeCapacity, pace::Allowance},
     templates::deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
 };
 
-use super::{LEFTOVER_RETRY, OVERDUE_RETRY, Plan, children::Child, refused, rejected};
+use super::{Plan, children::Child, refused, rejected};
 use crate::{
     observe::Observed,
     tests::{REFUSAL_RETRY, Scene, at, defaults, deployment_of},

@@ -32,6 +32,7 @@ use crate::{
     watch::{cache::Cache, watched::Watched},
     write::{
         conflicts::Conflicts,
+        events::{Note, Severity},
         owners::{Owners, Roots},
     },
 };
@@ -72,8 +73,13 @@ pub struct Contest {
 }
 
 impl Contest {
+    /// The event of a new contest.
+    pub fn note(&self, reason: &'static str) -> Option<Note> {
+        self.is_new.then(|| Note { severity: Severity::Warning, reason, message: self.message() })
+    }
+
     /// One line for the user.
-    pub fn message(&self) -> String {
+    fn message(&self) -> String {
         let Self { kind, key, manager, wait: _, is_new: _ } = self;
         let manager = manager.as_deref().unwrap_or("another manager");
         format!(

@@ -92,11 +92,25 @@ where
 {
     /// Makes a child what it should be. `desired` names its controlling owner, which must be a root of this controller.
     ///
-    /// A handle takes objects of its own kind only:
+    /// A handle takes objects of its own kind:
+    ///
+    /// ```
+    /// use k8s_openapi::api::core::v1::Service;
+    /// use runtime::{watch::cached_child::{CachedChild, Metadata}, write::children::Children};
+    ///
+    /// async fn right<R>(services: &Children<CachedChild<Metadata<Service>, R>, Service>, service: &Service)
+    /// where
+    ///     R: kube::Resource<DynamicType = ()> + 'static,
+    /// {
+    ///     let _ = services.apply(service).await;
+    /// }
+    /// ```
+    ///
+    /// and no others:
     ///
     /// ```compile_fail,E0308
     /// use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
-    /// use runtime::{children::Children, cached_child::{CachedChild, Metadata}};
+    /// use runtime::{watch::cached_child::{CachedChild, Metadata}, write::children::Children};
     ///
     /// async fn wrong<R>(services: &Children<CachedChild<Metadata<Service>, R>, Service>, deployment: &Deployment)
     /// where

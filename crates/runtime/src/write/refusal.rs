@@ -3,8 +3,10 @@
 //! Everything else is an error, and is retried. Only what the answer says counts here; what a user reads of it is decided
 //! by the controller.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use kube::core::Status;
+use kube::{Resource, core::Status};
 
 use crate::write::apply::ApplyError;
 
@@ -26,7 +28,29 @@ pub enum Refusal {
     Denied(String),
 }
 
+/// A garbage collector deletes a child within this time. It finds a new kind within 30 s, and waits up to 30 s for the caches
+/// of that kind.
+const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(90);
+/// An idle garbage collector deletes a child within this time.
+pub const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
+/// With foreground deletion, a Deployment exists until its pods have ended.
+pub const OVERDUE_RETRY: Duration = Duration::from_secs(10);
+
 impl Refusal {
+    /// The refusal that is reported for `owner`, and when to try again: a leftover that is not deleted in time counts as an
+    /// ownership conflict. `retry`: the wait for a person.
+    pub fn judged(self, owner: &impl Resource, retry: Duration, now: Timestamp) -> (Self, Duration) {
+        let Self::Leftover { deleted, message } = self else { return (self, retry) };
+        // Without a deletion timestamp the time counts from the creation of the owner.
+        let created = owner.meta().creation_timestamp.as_ref().map(|created| created.0);
+        let waited = deleted.or(created).and_then(|since| Duration::try_from(now.duration_since(since)).ok());
+        if waited.is_some_and(|waited| waited > LEFTOVER_GOES_WITHIN) {
+            (Self::OwnershipConflict(message), OVERDUE_RETRY)
+        } else {
+            (Self::Leftover { deleted, message }, LEFTOVER_RETRY)
+        }
+    }
+
     /// What a user reads.
     pub fn message(&self) -> &str {
         match self {
@@ -94,6 +118,12 @@ fn is_missing_right(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+    use k8s_openapi::{
+        api::core::v1::ConfigMap,
+        apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    };
+
     use super::*;
     use crate::key::Key;
 
@@ -142,6 +172,37 @@ mod tests {
              by its finalizers (example.com/theirs); let what set the finalizers finish, or delete it"
         );
         assert!(leftover(None, &[]).contains("is still there; let"));
+    }
+
+    #[test]
+    fn a_leftover_is_waited_for_and_is_a_conflict_when_it_is_not_deleted_in_time() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let before = |seconds: i64| now - SignedDuration::from_secs(seconds);
+        let created = |created: Option<Timestamp>| ConfigMap {
+            metadata: ObjectMeta { creation_timestamp: created.map(Time), ..ObjectMeta::default() },
+            ..ConfigMap::default()
+        };
+        let retry = Duration::from_secs(300);
+        let judged = |deleted: Option<Timestamp>, owner: Option<Timestamp>| {
+            Refusal::Leftover { deleted, message: "still there".to_owned() }.judged(
+                &created(owner),
+                retry,
+                now,
+            )
+        };
+        let conflict = (Refusal::OwnershipConflict("still there".to_owned()), OVERDUE_RETRY);
+        for (deleted, owner) in [(Some(91), 0), (None, 91)] {
+            assert_eq!(judged(deleted.map(before), Some(before(owner))), conflict);
+        }
+        // A clock that is behind, and an owner without a time, are no reason for a conflict.
+        for (deleted, owner) in [(Some(90), Some(9_000)), (Some(-5), Some(0)), (None, Some(90)), (None, None)]
+        {
+            let (refusal, again) = judged(deleted.map(before), owner.map(before));
+            assert!(matches!(refusal, Refusal::Leftover { .. }), "{deleted:?} {owner:?}");
+            assert_eq!(again, LEFTOVER_RETRY);
+        }
+        let denied = Refusal::Denied("quota".to_owned());
+        assert_eq!(denied.clone().judged(&created(Some(before(9_000))), retry, now), (denied, retry));
     }
 
     #[test]

@@ -3,10 +3,17 @@
 
 use workload::views::pod::PodView;
 
-use super::{Child, Retirement, Run};
+use super::{
+    Child, Retirement, Run,
+    attempt::{
+        failure::Class,
+        stage::{End, Stage},
+    },
+};
 use crate::{
     objects::training_job::{has_begun, has_ended, has_running_attempt},
     observe::{Doubt, Observed},
+    validate::ValidJob,
 };
 
 /// Before anything is decided of a job that is not being deleted.
@@ -16,6 +23,15 @@ pub(super) fn of_observed(observed: &Observed) -> Option<Doubt> {
         lacks_evidence(observed).then_some(Doubt::UnseenPods),
     ];
     doubts.into_iter().flatten().find(|doubt| !observed.confirmed.contains(doubt))
+}
+
+/// Before an attempt that could not start is given up: it may have started meanwhile.
+pub(super) fn of_stage(observed: &Observed, valid: &ValidJob, stage: &Stage<'_>) -> Option<Doubt> {
+    let Stage::Ended(_, end) = stage else { return None };
+    let End::Failed(failure) = &**end else { return None };
+    // Nothing is given up while the job is paused.
+    let gives_up = failure.class == Class::CannotStart && !valid.pods.paused;
+    Some(Doubt::UnseenPods).filter(|doubt| gives_up && !observed.confirmed.contains(doubt))
 }
 
 /// Before the next attempt: all pods of the last one must have ended.

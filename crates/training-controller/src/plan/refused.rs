@@ -1,7 +1,5 @@
 //! The plan after the API server has refused a write: it reports the refusal, and the next reconcile tries again. Pure.
 
-use std::time::Duration;
-
 use api::{
     conditions as types, reasons,
     trainingjob::{Phase, TrainingJobStatus},
@@ -27,9 +25,6 @@ use crate::{
     observe::Observed,
 };
 
-/// A garbage collector deletes a child of a deleted object within this time.
-const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
-
 /// `planned`: what was refused.
 pub(crate) fn refused(
     refusal: &Refusal,
@@ -38,16 +33,19 @@ pub(crate) fn refused(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
+    let run = |planned| Plan::Run(Box::new(refused_run(refusal, planned, observed, defaults, now)));
     match planned {
-        Plan::Run(run) => Plan::Run(Box::new(refused_run(refusal, *run, observed, defaults, now))),
-        Plan::Retire(retirement) => {
-            Plan::Retire(Box::new(retention::refused(refusal, *retirement, observed, defaults.refusal_retry)))
+        Plan::Run(planned) => run(*planned),
+        // Nothing is begun without it.
+        Plan::SetFinalizer { facts } => run(Run { facts, ..nothing(status::observed(observed)) }),
+        Plan::Retire(planned) => {
+            let (refusal, wait) = refusal.clone().judged(&*observed.job, defaults.refusal_retry, now);
+            Plan::Retire(Box::new(retention::refused(&refusal, *planned, observed, wait)))
         }
-        planned @ Plan::SetFinalizer { .. } => planned,
     }
 }
 
-/// After the refusal of a child or of a deletion.
+/// After the refusal of a child, of a deletion or of the finalizer.
 pub(super) fn refused_run(
     refusal: &Refusal,
     planned: Run,
@@ -55,11 +53,8 @@ pub(super) fn refused_run(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Run {
-    let wait = match refusal {
-        Refusal::Leftover { .. } => LEFTOVER_RETRY,
-        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
-    };
     let job = &observed.job;
+    let (refusal, wait) = refusal.clone().judged(&**job, defaults.refusal_retry, now);
     if has_ended(job) {
         return Run { requeue_after: Some(wait), ..nothing(status::observed(observed)) };
     }
@@ -67,7 +62,7 @@ pub(super) fn refused_run(
     if has_running_attempt(job) || is_uploading {
         // What runs goes on, and is reported beside the refusal.
         let mut status = planned.status;
-        if let Some((reason, message)) = conditions::refusal_of(refusal) {
+        if let Some((reason, message)) = conditions::refusal_of(&refusal) {
             let before = job.status.as_ref().map_or(&[][..], |status| &status.conditions);
             let mut verdicts = Vec::new();
             if is_uploading {
@@ -91,7 +86,7 @@ pub(super) fn refused_run(
     let verdicts = verdicts_of(&planned.status);
     let assessment =
         Assessment { phase: Phase::Pending, reason: reasons::NOT_RUNNING, message: String::new(), verdicts };
-    let assessment = conditions::with_refusal(assessment, refusal);
+    let assessment = conditions::with_refusal(assessment, &refusal);
     Run { requeue_after: Some(wait), ..noted(observed, written, assessment, now) }
 }
 

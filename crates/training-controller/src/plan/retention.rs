@@ -376,7 +376,11 @@ pub(super) fn refused(
     let claim = observed.made_claim.as_deref().and_then(|claim| claim.metadata.name.as_deref());
     let claim = claim.unwrap_or_default();
     let why = refusal.message();
-    let message = format!("the job is being deleted, and waits: {why}; after a while claim {claim} is kept");
+    let mut message = format!("the job is being deleted, and waits: {why}");
+    // Only the finalizer is left, for which there is no end of waiting.
+    if !planned.releases {
+        message = format!("{message}; after a while claim {claim} is kept");
+    }
     let before = observed.job.status.clone().unwrap_or_default();
     let mut status = planned.status.map_or_else(|| before.clone(), |status| *status);
     status.message = Some(message.clone());

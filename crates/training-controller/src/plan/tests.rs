@@ -23,7 +23,7 @@ use workload::{
     },
 };
 
-use super::{Child, Deletion, Run, run};
+use super::{Child, Deletion, Run, run, stage};
 use crate::{
     NAME,
     agents::Utilization,
@@ -123,7 +123,9 @@ impl World {
     fn plan(&self) -> Run {
         let valid = validate(&self.observed.job).unwrap();
         let observed = Observed { claims: self.claims.clone(), ..self.observed.clone() };
-        run(&valid, &observed, &defaults(), at(self.seconds))
+        let (defaults, now) = (defaults(), at(self.seconds));
+        let stage = stage::stage(&valid, &observed, &defaults.timings, now);
+        run(&valid, &observed, stage, &defaults, now)
     }
 
     /// Plans and applies until nothing is left to do: another look would write nothing and note nothing.

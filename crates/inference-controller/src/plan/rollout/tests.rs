@@ -118,6 +118,22 @@ fn auto_keeps_replacing_until_the_rollout_ends() {
     assert_eq!(strategy_of(&done), Strategy::Surge);
 }
 
+#[test]
+fn auto_deletes_no_pod_first_while_the_new_one_may_run_unseen() {
+    let stale = |rollout: &str| {
+        let mut scene = stuck(rollout, 300, SHORT);
+        scene.observe(|observed| observed.is_stale = true);
+        scene
+    };
+    let order = decided(&stale("Auto"));
+    assert_eq!((order.strategy, order.requeue_after), (Strategy::Surge, Some(WATCHED_AGAIN_WITHIN)));
+    assert_eq!(order.shortages, ["chat-0"], "its time goes on");
+    assert_eq!(strategy_of(&stale("Replace")), Strategy::Replace, "the user's own order");
+    let mut begun = stale("Auto");
+    begun.observe(|observed| observed.deployment.as_mut().unwrap().replaces = true);
+    assert_eq!(strategy_of(&begun), Strategy::Replace, "it does not alternate");
+}
+
 fn quota(scene: &mut Scene, message: &str, for_seconds: i64) {
     let failure = format!(
         "{{type: ReplicaFailure, status: 'True', message: '{message}', lastTransitionTime: '{}'}}",

@@ -32,7 +32,6 @@ fn decided(scene: &Scene) -> Result<Plan, Doubt> {
     match decide(&scene.observed(), &defaults(&[]), at(0)) {
         Decision::Plan(plan) => Ok(plan),
         Decision::Doubt(doubt) => Err(doubt),
-        Decision::Later(wait) => panic!("later: {wait:?}"),
     }
 }
 

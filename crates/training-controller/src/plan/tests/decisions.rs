@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use api::labels;
+use api::{labels, reasons};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{
     reconcile::{Confirmation, Decision},
     write::refusal::Refusal,
 };
+use serde_json::json;
 use workload::views::node::LossKind;
 
 use super::{
     GANG, LORA, World, because,
     retention::{claim, deleted},
+    running,
 };
 use crate::{
     NAME,
@@ -33,7 +35,7 @@ impl World {
     fn decided(&self) -> Plan {
         match self.decides() {
             Decision::Plan(plan) => plan,
-            other @ (Decision::Doubt(_) | Decision::Later(_)) => panic!("{other:?}"),
+            other @ Decision::Doubt(_) => panic!("{other:?}"),
         }
     }
 
@@ -41,7 +43,6 @@ impl World {
         match self.decides() {
             Decision::Doubt(doubt) => Some(doubt),
             Decision::Plan(_) => None,
-            Decision::Later(wait) => panic!("{wait:?}"),
         }
     }
 
@@ -97,6 +98,27 @@ fn an_attempt_follows_another_one_when_the_api_server_knows_no_pod_that_runs() {
     assert_eq!(World::new(LORA).doubts(), None, "nothing runs before the first attempt");
 }
 
+/// A watch that fails shows a pod as it was before.
+#[test]
+fn an_attempt_that_could_not_start_is_given_up_when_the_api_server_has_no_newer_pods() {
+    let mut world = World::new(GANG);
+    world.settles();
+    world.pod(0, &running());
+    world.pod(1, &json!({"phase": "Pending", "node": null}));
+    world.settles();
+    world.seconds += 600;
+    let stays = world.observed.clone();
+    world.confirms(Doubt::UnseenPods);
+    let Plan::Run(run) = world.decided() else { panic!("a run") };
+    assert_eq!(run.status.ended_attempts, 1, "its end is written first");
+
+    world.observed = stays.clone();
+    assert_eq!(world.observed.answered(Doubt::UnseenPods, false), Confirmation::TooOld);
+    world.observed = stays;
+    world.job().spec.pods.paused = true;
+    assert_eq!(world.doubts(), None, "nothing is given up");
+}
+
 #[test]
 fn the_finalizer_comes_before_everything_else() {
     let mut world = World::new(DELETE);
@@ -105,6 +127,25 @@ fn the_finalizer_comes_before_everything_else() {
     let Plan::Run(run) = world.decided() else { panic!("a run") };
     assert_eq!(run.children.len(), 2);
     assert!(matches!(World::new(LORA).decided(), Plan::Run(_)), "its claim is kept");
+}
+
+#[test]
+fn a_finalizer_that_the_cluster_denies_is_reported() {
+    let denied = || Refusal::Denied("no finalizers here".into());
+    let mut world = World::new(DELETE);
+    let plan = refused(&denied(), world.decided(), &world.observed, &defaults(), at(0));
+    let Plan::Run(run) = plan else { panic!("{plan:?}") };
+    assert!(run.children.is_empty() && run.deletions.is_empty());
+    assert_eq!(run.status.reason.as_deref(), Some(reasons::DENIED));
+    assert!(run.events.iter().any(|note| note.message.contains("no finalizers here")), "{:?}", run.events);
+
+    world.job().metadata.deletion_timestamp = Some(Time(at(0)));
+    world.confirms(Doubt::MissingClaim);
+    let plan = refused(&denied(), world.decided(), &world.observed, &defaults(), at(0));
+    let Plan::Retire(waits) = plan else { panic!("{plan:?}") };
+    assert!(!waits.releases && waits.requeue_after.is_some());
+    let message = waits.status.unwrap().message.unwrap();
+    assert_eq!(message, "the job is being deleted, and waits: no finalizers here");
 }
 
 #[test]

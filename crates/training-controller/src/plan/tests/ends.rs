@@ -323,6 +323,16 @@ fn a_refusal_of_a_leftover_is_no_fault() {
 }
 
 #[test]
+fn a_leftover_that_does_not_go_is_a_conflict() {
+    let mut world = World::new(LORA);
+    let refusal = Refusal::Leftover { deleted: Some(at(-91)), message: "held back by its finalizers".into() };
+    let plan = refused_run(&refusal, world.plan(), &world.observed, &defaults(), at(0));
+    assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(10));
+    world.apply(plan);
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::OWNERSHIP_CONFLICT));
+}
+
+#[test]
 fn a_job_that_has_ended_stays_so_when_the_deletion_of_a_child_is_refused() {
     let mut world = World::training("{model: m, dataset: d, method: lora, activeDeadlineSeconds: 100}");
     world.seconds = 100;
