@@ -358,6 +358,13 @@ async fn the_token_of_a_controller_changes_the_labels_alone_of_its_jobs() {
             let refusal = patch(change);
             assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{change}: {refusal:?}");
         }
+        // Without options, the pods of a Job stay.
+        let path = format!("/apis/batch/v1/namespaces/{}/jobs/attempt?dryRun=All", scene.namespace());
+        let deletes =
+            scene.kubectl_with_input(&["delete", "--raw", &path, &format!("--as={}", writer.account)], "");
+        let words = String::from_utf8_lossy(&deletes.stderr);
+        assert!(!deletes.status.success() && words.contains("propagationPolicy"), "{words}");
+        assert_eq!(writer.refusal(&["delete", "job", "attempt", "--cascade=background"], ""), None);
     })
     .await;
 }

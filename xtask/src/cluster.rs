@@ -51,8 +51,11 @@ async fn down() -> anyhow::Result<()> {
         Some(kubeconfig) => {
             println!("stopped the controllers; the cluster of {} is as it was", kubeconfig.display());
             println!("to remove from it what `up` installed, and every object of these kinds:");
+            println!(
+                "  kubectl get tj -A    # with retention Delete or Snapshot: delete them while `up --kubeconfig` runs"
+            );
             for controller in CONTROLLERS {
-                println!("  kubectl delete -k deploy/{}/base", controller.name);
+                println!("  kubectl delete -k deploy/{}/base --ignore-not-found", controller.name);
             }
             println!("  kubectl delete -k deploy/namespace && kubectl delete -f deploy/crds");
         }

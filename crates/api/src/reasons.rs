@@ -27,7 +27,7 @@ pub const DENIED: &str = "Denied";
 // Events only.
 /// The claim of a deleted TrainingJob stays although its retention says otherwise.
 pub const OUTPUT_KEPT: &str = "OutputKept";
-/// Event: another manager owns a field of a child.
+/// Event: another manager keeps changing a field of a child.
 pub const FIELD_CONFLICT: &str = "FieldConflict";
 /// An idle worker without state is replaced by one that restores a saved state.
 pub const STATE_UNCLAIMED: &str = "StateUnclaimed";

@@ -58,8 +58,8 @@ pub(crate) struct Observed {
     pub(crate) capacities: Option<Vec<NodeCapacity>>,
     /// The claim of `spec.modelSource`.
     pub(crate) claim: Option<Arc<ClaimView>>,
-    /// Whether a watch fails whose objects a rollout is decided on.
-    pub(crate) is_stale: bool,
+    /// Whether a watch fails on which the order of a rollout depends.
+    pub(crate) watch_fails: bool,
     /// Failures of volumes, by uid of the scheduled pod that waits for one.
     pub(crate) unattached: BTreeMap<String, VolumeFailure>,
     /// Causes of crashes, by uid of each pod that is not ready.
@@ -94,12 +94,13 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         // The watch of AIInferences counts, too: the object may have been paused meanwhile.
         nodes.is_stale = is_stale || known.watch_fails_since().is_some();
     }
-    let is_stale = is_stale
+    let claim_key = claim_key(&inference);
+    let watch_fails = is_stale
         || ctx.deployments.watch_fails_since().is_some()
         || ctx.replica_sets.watch_fails_since().is_some()
-        || ctx.claims.watch_fails_since().is_some()
+        || claim_key.is_some() && ctx.claims.watch_fails_since().is_some()
         || ctx.nodes.as_ref().is_some_and(|known| known.watch_fails_since().is_some());
-    let claim = claim_key(&inference).and_then(|key| ctx.claims.get(&key));
+    let claim = claim_key.and_then(|key| ctx.claims.get(&key));
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
     let facts = ctx.fact_times.of(&uid);
@@ -119,7 +120,7 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         gpu_faults,
         capacities: None,
         claim,
-        is_stale,
+        watch_fails,
         unattached,
         crashes,
         unrecorded,

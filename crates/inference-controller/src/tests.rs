@@ -108,7 +108,7 @@ impl Scene {
                 gpu_faults: Default::default(),
                 capacities: None,
                 claim: None,
-                is_stale: false,
+                watch_fails: false,
                 unattached: Default::default(),
                 crashes: Default::default(),
                 unrecorded: Vec::new(),

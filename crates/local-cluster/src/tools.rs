@@ -168,6 +168,11 @@ pub fn ensure() -> Result<PathBuf> {
     given::link(&cache()?, &built.chain([known.join(KUBECTL)]).collect::<Vec<_>>())
 }
 
+/// Whether what builds the programs is there.
+pub fn check() -> Result<()> {
+    go::find(CLUSTER.go_mod).map(drop)
+}
+
 /// Whether [`ensure`] builds nothing.
 pub fn are_there() -> bool {
     let others = without_kubectl();

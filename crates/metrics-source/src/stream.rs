@@ -150,7 +150,7 @@ impl Metrics for Service {
                 "there are {MOST_SUBSCRIBERS} subscribers already"
             )));
         };
-        let name: String = text::printable(&name).chars().take(LONGEST_NAME).collect();
+        let name = text::printable(&text::cut(name, LONGEST_NAME));
         info!(name, address = address.map(tracing::field::display), "subscriber");
         // The ring first: what is published in between is in both, and skipped once.
         let ring = self.hub.ring.subscribe();

@@ -147,7 +147,7 @@ where
     }
 }
 
-/// A plan that rests on nothing that is out of date; `None`: a watch is late.
+/// A plan that rests on nothing that is out of date; `None`: later, because a watch is late, or the plan has doubted too often.
 async fn settled<R>(it: &R, root: &Arc<R::Root>, now: Timestamp) -> Result<Option<R::Plan>, ApplyError>
 where
     R: Reconciler,

@@ -82,6 +82,10 @@ pub enum Fault {
     )]
     TooLarge { server: String, limit: usize },
     #[error(
+        "{server} answered with headers of more than {limit} bytes: remove headers that a proxy adds, or correct the address"
+    )]
+    HeadTooLarge { server: String, limit: usize },
+    #[error(
         "{server} answered with {content}, not with {wanted}: a login page, or the address of something else"
     )]
     WrongContent { server: String, content: String, wanted: &'static str },

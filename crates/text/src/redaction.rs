@@ -2,8 +2,6 @@
 //!
 //! It prefers false positives: any word in the position of a secret is removed.
 
-use std::borrow::Cow;
-
 /// The replacement of a secret.
 const REDACTED: &str = "(redacted)";
 
@@ -75,12 +73,17 @@ pub fn redacted(text: &str) -> String {
     words.collect::<Vec<String>>().join(" ")
 }
 
-/// At most `longest` bytes of a line of a log. Of a longer one secrets are removed first: the first part of one is no longer
-/// recognized.
+/// A longer word is shown in part: secrets without a known name or prefix are shorter.
+const LONGEST_SECRET: usize = 256;
+
+/// At most `longest` bytes of a line of a log. The word that the cut runs through is left out, because the first part of a
+/// secret is not recognized.
 pub fn beginning(line: &str, longest: usize) -> String {
-    let shown = if line.len() > longest { Cow::Owned(redacted(line)) } else { Cow::Borrowed(line) };
-    // A copy of what is kept, and not of the whole line.
-    shown[..shown.floor_char_boundary(longest)].to_owned()
+    let shown = &line[..line.floor_char_boundary(longest)];
+    let ends_with_word = line[shown.len()..].chars().next().is_none_or(char::is_whitespace);
+    let last = shown.rfind(char::is_whitespace).map_or(0, |space| space + 1);
+    let is_shown = ends_with_word || shown.len() - last > LONGEST_SECRET;
+    if is_shown { shown } else { shown[..last].trim_end() }.to_owned()
 }
 
 /// One word without its secret, and whether the next word is a secret.
@@ -154,13 +157,21 @@ mod tests {
 
     #[test]
     fn a_cut_leaves_no_first_part_of_a_secret() {
-        assert_eq!(beginning("loaded", 6), "loaded");
+        for whole in ["", "loaded", "loaded from", "a  b"] {
+            assert_eq!(beginning(whole, 11), whole);
+        }
         assert_eq!(beginning("loaded from the hub", 6), "loaded");
-        let secret = "hf_abcdefghijklmnopqrstuvwxyz0123456789";
+        assert_eq!(beginning("loaded from the hub", 8), "loaded");
+        let secret = "0123456789abcdef0123456789abcdef01234567";
         for longest in 0..60 {
             let shown = beginning(&format!("the hub refuses {secret} for qwen"), longest);
-            assert!(shown.len() <= longest && !shown.contains("hf"), "{longest}: {shown}");
+            assert!(
+                shown.len() <= longest && (shown.contains(secret) || !shown.contains('0')),
+                "{longest}: {shown}"
+            );
         }
+        let long = "é".repeat(1_000);
+        assert_eq!(beginning(&format!("ValueError: {long}"), 1_001).len(), 1_000, "a text without spaces");
     }
 
     #[test]

@@ -31,20 +31,33 @@ pub(crate) async fn apply(
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     match plan {
-        Plan::SetFinalizer { facts } => {
-            note(ctx, job, facts, now);
-            match set_finalizer(ctx, job, true).await {
-                Ok(()) => Ok(Applied::All { requeue_after: Some(Duration::ZERO) }),
-                Err(error) => Refusal::of(error).map(Applied::Refused),
-            }
+        Plan::SetFinalizer { run } => {
+            note(ctx, job, &run.facts, now);
+            Ok(match set_finalizer(ctx, job, true).await? {
+                None => Applied::All { requeue_after: Some(Duration::ZERO) },
+                Some(refusal) => Applied::Refused(refusal),
+            })
         }
         Plan::Run(run) => apply_run(ctx, job, run, now).await,
         Plan::Retire(retirement) => retire(ctx, job, retirement, now).await,
     }
 }
 
-async fn set_finalizer(ctx: &Context, job: &TrainingJob, is_set: bool) -> Result<(), ApplyError> {
-    ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, is_set).await.map(drop)
+/// The refusal, which names the finalizer and the fix. An ended job has no condition for it, so the log has it.
+async fn set_finalizer(
+    ctx: &Context,
+    job: &TrainingJob,
+    is_set: bool,
+) -> Result<Option<Refusal>, ApplyError> {
+    let finalizer = labels::OUTPUT_FINALIZER;
+    let Err(error) = ctx.writer.set_finalizer(&ctx.training_jobs, job, finalizer, is_set).await else {
+        return Ok(None);
+    };
+    let refusal = Refusal::of(error)?;
+    let what = if is_set { "set, which output.retention needs" } else { "removed" };
+    let message = format!("the finalizer {finalizer} cannot be {what}: {}; allow it", refusal.message());
+    warn!(job = %Key::of(job), message, "the API server refuses a finalizer");
+    Ok(Some(Refusal::Denied(message)))
 }
 
 fn note(ctx: &Context, job: &TrainingJob, facts: &[String], now: Timestamp) {
@@ -83,7 +96,12 @@ async fn apply_run(
     if *is_expired {
         return match ctx.writer.delete_root(&ctx.training_jobs, job).await {
             Ok(_) => Ok(Applied::All { requeue_after: None }),
-            Err(error) => Refusal::of(error).map(Applied::Refused),
+            Err(error) => {
+                let refusal = Refusal::of(error)?;
+                // Of a job that has ended the status stays as it is.
+                warn!(job = %Key::of(job), why = refusal.message(), "the API server refuses to delete a job whose time is over");
+                Ok(Applied::Refused(refusal))
+            }
         };
     }
     let requeue_after = write_status(ctx, job, status, *requeue_after, now).await?;
@@ -102,15 +120,22 @@ fn refused(refusal: Refusal, contest: Option<Duration>) -> Applied {
     }
 }
 
-/// All are tried: a pod that must not be deleted does not keep its Job, whose deletion may end it. The first failure counts.
+/// All are tried: a pod that must not be deleted does not keep its Job, whose deletion may end it. A failure, which is tried
+/// again sooner, counts more than a refusal.
 async fn delete_all(ctx: &Context, deletions: &[Deletion]) -> Result<Option<Refusal>, ApplyError> {
-    let mut failed = None;
+    let (mut refused, mut failed) = (None, None);
     for deletion in deletions {
-        if let Err(error) = delete(ctx, deletion).await {
-            failed.get_or_insert(error);
+        match delete(ctx, deletion).await.map_err(Refusal::of) {
+            Ok(()) => {}
+            Err(Ok(refusal)) => {
+                refused.get_or_insert(refusal);
+            }
+            Err(Err(error)) => {
+                failed.get_or_insert(error);
+            }
         }
     }
-    failed.map(Refusal::of).transpose()
+    failed.map_or(Ok(refused), Err)
 }
 
 /// A status that the API server calls invalid is followed by a reduced one. Returns when to reconcile again.
@@ -187,8 +212,8 @@ async fn retire(
     if let Some(note) = event {
         ctx.recorder.publish(job, note, now).await;
     }
-    if *releases && let Err(error) = set_finalizer(ctx, job, false).await {
-        return Refusal::of(error).map(Applied::Refused);
+    if *releases && let Some(refusal) = set_finalizer(ctx, job, false).await? {
+        return Ok(Applied::Refused(refusal));
     }
     Ok(Applied::All { requeue_after: *requeue_after })
 }

@@ -72,9 +72,9 @@ pub(crate) use status::{
 pub(crate) enum Plan {
     /// Before anything else: what is written for the job must not be forgotten at its deletion.
     SetFinalizer {
-        /// For `FactTimes`.
+        /// What is planned otherwise. It is sent by the next plan, and reported if the finalizer is refused.
         #[serde(skip)]
-        facts: Vec<String>,
+        run: Box<Run>,
     },
     Run(Box<Run>),
     /// It is being deleted, and its output not kept as it is.
@@ -185,7 +185,7 @@ fn retired(observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
 /// The finalizer alone, if it is missing: the next plan has the rest.
 fn after_the_finalizer(run: Run, job: &TrainingJob) -> Plan {
     if needs_finalizer(job) && !run.is_expired && !has_finalizer(job) {
-        return Plan::SetFinalizer { facts: run.facts };
+        return Plan::SetFinalizer { run: Box::new(run) };
     }
     Plan::Run(Box::new(run))
 }

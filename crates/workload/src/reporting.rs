@@ -29,8 +29,8 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// It differs from the stored one only in what is measured. With the stored numbers and words in its name, the fact ends
-    /// when others are written.
+    /// A status that differs from the stored one only in measured values. The name of the fact has a hash of the stored values,
+    /// so the fact ends when other values are written.
     pub fn measured(
         numbers: impl Hash,
         conditions: &[Condition],
@@ -44,7 +44,7 @@ impl Unwritten {
         Self::new(format!("measured since {:x}", hash.finish()), every, facts, now)
     }
 
-    /// It is the first one.
+    /// The first status of an object.
     pub fn first(delay: Duration, facts: &BTreeMap<String, Timestamp>, now: Timestamp) -> Self {
         Self::new(UNREPORTED.to_owned(), delay, facts, now)
     }

@@ -90,7 +90,12 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         return join(kubeconfig, args.kubernetes.as_deref(), runtime);
     }
     let began = Instant::now();
+    // Before minutes are spent on builds.
+    if args.real_nodes > 0 {
+        local_cluster::real::check()?;
+    }
     if args.kubernetes.is_none() && !local_cluster::tools::are_there() {
+        local_cluster::tools::check()?;
         println!("{FIRST_START}");
     }
     build_programs()?;
@@ -105,8 +110,6 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         .with_training_time(TRAINING_TIME);
     let mut images = None;
     if args.real_nodes > 0 {
-        // Before minutes are spent on builds.
-        local_cluster::real::check()?;
         let built = images::build_dev()?;
         spec = spec.with_real_nodes(RealNodes {
             count: args.real_nodes,

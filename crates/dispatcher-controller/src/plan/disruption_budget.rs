@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_a_deleted_pool_of_the_same_name_is_only_waited_for() {
+    fn a_budget_of_a_deleted_pool_of_the_same_name_is_waited_for_and_then_a_conflict() {
         let scene = Scene::ready("{role: coder}", 1);
         let leftover = |deleted| Refusal::Leftover { deleted, message: "still there".to_owned() };
         let plan = refused(&scene, scene.plan(), &leftover(None));

@@ -65,7 +65,9 @@ impl Outcome<'_> {
         now: Timestamp,
     ) {
         let (refusal, wait) = refusal.clone().judged(dispatcher, TRIED_AGAIN_AFTER, now);
-        self.reconcile_within(wait);
+        // What is reported is tried once in a minute.
+        let is_reported = !matches!(refusal, Refusal::Leftover { .. });
+        self.reconcile_within(if is_reported { TRIED_AGAIN_AFTER } else { wait });
         let Some(omitted) = refused(&refusal) else { return };
         self.events.to_mut().extend(events::of_budget(dispatcher.status.as_ref(), &omitted));
         let status = std::mem::take(self.status.to_mut());

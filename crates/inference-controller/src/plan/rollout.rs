@@ -47,7 +47,7 @@ pub(super) struct Order {
 const USED_BY_A_POD: &str = "PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 /// The entry of a quota in `shortages`; other entries are uids of pods.
 const QUOTA: &str = "quota";
-/// Watches that fail are mostly well again by then.
+/// A watch that fails usually resumes within this time.
 const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn rollout(
@@ -110,8 +110,8 @@ fn surge_or_replace(
     let since = shortages.iter().map(|what| observed.facts.get(what).copied().unwrap_or(now));
     let Some(since) = since.min() else { return (Strategy::Surge, None) };
     match remaining(valid.surge_timeout, since, now) {
-        // The new pod may run by now, unseen. Nothing reports that the watch is well again.
-        None if observed.is_stale => (Strategy::Surge, Some(WATCHED_AGAIN_WITHIN)),
+        // The new pod may already run. Nothing wakes this object when a watch resumes.
+        None if observed.watch_fails => (Strategy::Surge, Some(WATCHED_AGAIN_WITHIN)),
         None => (Strategy::Replace, None),
         wait => (Strategy::Surge, wait),
     }

@@ -1,7 +1,7 @@
 //! What the API server refuses for good: no retry helps, a person has to change something.
 //!
-//! Everything else is an error, and is retried. Only what the answer says counts here; what a user reads of it is decided
-//! by the controller.
+//! Everything else is an error, and is retried. `of` reads only the answer, and `judged` also for how long a leftover has been
+//! there. What a user reads of it is decided by the controller.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub const OVERDUE_RETRY: Duration = Duration::from_secs(10);
 
 impl Refusal {
     /// The refusal that is reported for `owner`, and when to try again: a leftover that is not deleted in time counts as an
-    /// ownership conflict. `retry`: the wait for a person.
+    /// ownership conflict. `retry`: the wait where only a change by a person helps.
     pub fn judged(self, owner: &impl Resource, retry: Duration, now: Timestamp) -> (Self, Duration) {
         let Self::Leftover { deleted, message } = self else { return (self, retry) };
         // Without a deletion timestamp the time counts from the creation of the owner.

@@ -139,6 +139,7 @@ fn cause(fault: &Fault) -> Cause {
         Fault::TooManySeries { .. }
         | Fault::WrongResult { .. }
         | Fault::TooLarge { .. }
+        | Fault::HeadTooLarge { .. }
         | Fault::WrongContent { .. }
         | Fault::WrongKind { .. }
         | Fault::UnknownEngine { .. }

@@ -10,9 +10,9 @@ use super::foreign;
 
 pub(super) const USER_AGENT: &str = concat!("scaler-controller/", env!("CARGO_PKG_VERSION"));
 
-/// Bytes that a connection buffers, and so the largest head of an answer. hyper's own limit is 400 KiB, which every pod that
-/// waits for its body to be read would hold.
-pub(super) const READ_AT_ONCE: usize = 16 << 10;
+/// Bytes of the head of an answer; a connection buffers no more. hyper's own limit is 400 KiB, which every pod that waits for
+/// its body to be read would hold.
+pub(super) const LARGEST_HEAD: usize = 16 << 10;
 
 pub(super) enum BodyError {
     TooLarge,
@@ -32,6 +32,18 @@ pub(super) async fn read_body(mut body: Incoming, most: usize) -> Result<Vec<u8>
         }
     }
     Ok(bytes)
+}
+
+/// Whether the head of the answer has more bytes than `LARGEST_HEAD`.
+pub(super) fn is_head_too_large(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// The last cause of an error, which names what happened: `Connection refused (os error 111)`.

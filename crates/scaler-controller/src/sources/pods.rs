@@ -1,8 +1,9 @@
 //! Metrics of pods: one scrape of one pod.
 //!
 //! A pod is not trusted, and many are scraped at a time. So the time and the bytes of each answer are limited, those of
-//! its head too, and the number of bodies that are read at once. Redirects are not followed. Each scrape has its own connection, which is closed:
-//! Triton waits for idle connections when it ends, and then reports a failure. [`scrapes`] turns successive scrapes into samples.
+//! its head too, and the number of bodies that are read at once. Redirects are not followed. Each scrape has its own
+//! connection, which is closed: Triton waits for idle connections when it ends, and then reports a failure. [`scrapes`]
+//! turns successive scrapes into samples.
 
 use std::{
     future::Future,
@@ -22,7 +23,7 @@ use tokio::{net::TcpStream, time::timeout};
 
 use super::{
     Fault,
-    body::{BodyError, READ_AT_ONCE, USER_AGENT, cause, read_body},
+    body::{BodyError, LARGEST_HEAD, USER_AGENT, cause, is_head_too_large, read_body},
     engines::{self, Scraped, Wanted},
     foreign,
 };
@@ -150,6 +151,7 @@ async fn scrape(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<Strin
 enum Failure {
     Connection(String),
     Status(StatusCode),
+    HeadTooLarge,
     TooLarge,
     Slow,
 }
@@ -169,6 +171,7 @@ impl Failure {
                 status: status.as_u16(),
                 why: "correct port and path of source.pods".to_owned(),
             },
+            Self::HeadTooLarge => Fault::HeadTooLarge { server, limit: LARGEST_HEAD },
             Self::TooLarge => Fault::TooLarge { server, limit: limits.bytes },
             Self::Slow => Fault::Slow { server, limit: limits.deadline },
         }
@@ -190,18 +193,20 @@ async fn exchange(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<Str
         .map_err(|error| broken(&error))?;
     let connected = within(limits, async {
         let stream = TcpStream::connect(pod.address).await.map_err(|error| broken(&error))?;
-        let handshake = http1::Builder::new().max_buf_size(READ_AT_ONCE).handshake(TokioIo::new(stream));
+        let handshake = http1::Builder::new().max_buf_size(LARGEST_HEAD).handshake(TokioIo::new(stream));
         handshake.await.map_err(|error| broken(&error))
     });
     let (mut sender, connection) = connected.await?;
     let mut exchanged = pin!(async {
-        let answer =
-            within(limits, async { sender.send_request(request).await.map_err(|error| broken(&error)) });
+        let refused = |error: hyper::Error| {
+            if is_head_too_large(&error) { Failure::HeadTooLarge } else { broken(&error) }
+        };
+        let answer = within(limits, async { sender.send_request(request).await.map_err(refused) });
         let answer = answer.await?;
         if answer.status() != StatusCode::OK {
             return Err(Failure::Status(answer.status()));
         }
-        // Without the head, which nobody counts.
+        // The head is dropped: any number of connections may wait for a permit.
         let body = answer.into_body();
         // Only now: pods that do not answer keep no permit from those that do.
         let _permit = batch.bodies.permit(batch.namespace).await;

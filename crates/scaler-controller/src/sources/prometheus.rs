@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 use super::{
     Fault, Sample,
-    body::{BodyError, READ_AT_ONCE, USER_AGENT, cause, read_body},
+    body::{BodyError, LARGEST_HEAD, USER_AGENT, cause, is_head_too_large, read_body},
     foreign,
     promql::Query,
 };
@@ -100,7 +100,7 @@ impl Connections {
             .enable_http1()
             .build();
         let client = Client::builder(TokioExecutor::new())
-            .http1_max_buf_size(READ_AT_ONCE)
+            .http1_max_buf_size(LARGEST_HEAD)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_FOR)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
@@ -240,6 +240,9 @@ fn origin(location: &str) -> String {
 }
 
 fn connection_fault(error: &(dyn Error + 'static), server: String, secret: Option<String>) -> Fault {
+    if is_head_too_large(error) {
+        return Fault::HeadTooLarge { server, limit: LARGEST_HEAD };
+    }
     match tls_error(error) {
         // The server's alert, or bytes that are not TLS: nothing that another authority would mend.
         Some(rustls::Error::InvalidCertificate(why)) => {

@@ -104,8 +104,7 @@ async fn a_head_larger_than_any_that_a_server_needs_is_given_up() {
     };
     assert_eq!(given(with_head_of(8 << 10), limits()).await, Ok(Scraped::Level(7.0)));
     let refused = given(with_head_of(32 << 10), limits()).await;
-    let Err(Fault::Unreachable { server, why }) = &refused else { panic!("{refused:?}") };
-    assert_eq!((server, why.as_str()), (&name(), "message head is too large"));
+    assert_eq!(refused, Err(Fault::HeadTooLarge { server: name(), limit: 16 << 10 }));
 }
 
 #[tokio::test]

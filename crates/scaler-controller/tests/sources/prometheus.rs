@@ -122,8 +122,8 @@ async fn a_head_without_end_or_larger_than_any_that_a_server_needs_is_given_up()
         "x".repeat(32 << 10)
     );
     for script in [Script::Endless(b"HTTP/1.1 200 OK\r\nx: ".to_vec()), Script::Bytes(large.into())] {
-        let (polled, _) = given(script, limits()).await;
-        assert!(matches!(polled, Err(Fault::Unreachable { .. })), "{polled:?}");
+        let (polled, server) = given(script, limits()).await;
+        assert_eq!(polled, Err(Fault::HeadTooLarge { server, limit: 16 << 10 }));
     }
 }
 

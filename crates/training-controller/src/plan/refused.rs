@@ -36,8 +36,8 @@ pub(crate) fn refused(
     let run = |planned| Plan::Run(Box::new(refused_run(refusal, planned, observed, defaults, now)));
     match planned {
         Plan::Run(planned) => run(*planned),
-        // Nothing is begun without it.
-        Plan::SetFinalizer { facts } => run(Run { facts, ..nothing(status::observed(observed)) }),
+        // No child is created before the finalizer is set.
+        Plan::SetFinalizer { run: planned } => run(*planned),
         Plan::Retire(planned) => {
             let (refusal, wait) = refusal.clone().judged(&*observed.job, defaults.refusal_retry, now);
             Plan::Retire(Box::new(retention::refused(&refusal, *planned, observed, wait)))

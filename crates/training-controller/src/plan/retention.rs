@@ -377,8 +377,8 @@ pub(super) fn refused(
     let claim = claim.unwrap_or_default();
     let why = refusal.message();
     let mut message = format!("the job is being deleted, and waits: {why}");
-    // Only the finalizer is left, for which there is no end of waiting.
-    if !planned.releases {
+    // When only the finalizer is left, the wait has no limit, and no claim to keep.
+    if !planned.releases || planned.claim.is_some() {
         message = format!("{message}; after a while claim {claim} is kept");
     }
     let before = observed.job.status.clone().unwrap_or_default();

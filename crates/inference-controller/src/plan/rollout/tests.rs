@@ -122,7 +122,7 @@ fn auto_keeps_replacing_until_the_rollout_ends() {
 fn auto_deletes_no_pod_first_while_the_new_one_may_run_unseen() {
     let stale = |rollout: &str| {
         let mut scene = stuck(rollout, 300, SHORT);
-        scene.observe(|observed| observed.is_stale = true);
+        scene.observe(|observed| observed.watch_fails = true);
         scene
     };
     let order = decided(&stale("Auto"));

@@ -138,6 +138,10 @@ fn a_finalizer_that_the_cluster_denies_is_reported() {
     assert!(run.children.is_empty() && run.deletions.is_empty());
     assert_eq!(run.status.reason.as_deref(), Some(reasons::DENIED));
     assert!(run.events.iter().any(|note| note.message.contains("no finalizers here")), "{:?}", run.events);
+    world.job().status = Some(run.status.clone());
+    let again = refused(&denied(), world.decided(), &world.observed, &defaults(), at(60));
+    let Plan::Run(again) = again else { panic!("{again:?}") };
+    assert_eq!((again.status, again.events.len()), (run.status, 0), "it is reported once");
 
     world.job().metadata.deletion_timestamp = Some(Time(at(0)));
     world.confirms(Doubt::MissingClaim);
