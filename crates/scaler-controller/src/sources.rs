@@ -33,8 +33,8 @@ pub mod promql;
 pub struct Sample {
     /// Finite. In the unit of the metric type; for a query as the query says.
     pub value: f64,
-    /// When the value was true: the time at which a server evaluated the query, or at which a pod was scraped; never later
-    /// than the time that the caller has passed as now.
+    /// When the value was true: the time at which a server evaluated the query, or at which a pod was scraped. It is never
+    /// later than the time that the caller has passed as now.
     pub at: Timestamp,
     /// Why the value may be too low, in the words of the server: some of its data was missing. Such a value may add
     /// replicas, and removes none.

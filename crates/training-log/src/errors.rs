@@ -1,7 +1,7 @@
 //! Collects the errors of a log: the cause that counts, with the line that names it.
 //!
-//! It must not keep more than one line of each cause, each of a bounded length, and no error that the trainer has handled:
-//! a training that goes on for days would fail for a picture that was not found in its first hour.
+//! It keeps one line of each cause, of a bounded length. It keeps no error that the trainer has handled. Else a training
+//! that goes on for days would fail for a picture that was not found in its first hour.
 
 use std::{
     collections::BTreeMap,
@@ -15,8 +15,8 @@ const LONGEST_LINE: usize = 1_024;
 /// Logged steps after which an error of any rank was handled. A rank may log one step after another rank has failed, and
 /// no more: the ranks wait for each other in each step.
 const STEPS_OF_A_GANG: u8 = 2;
-/// Time after which a trainer has outlived an error that would have ended it at once: an exception ends its process within
-/// seconds, and torchrun the other ones of its node within a minute. Nodes without rank 0 log no steps.
+/// Time after which a trainer has outlived an error that would have ended it at once. An exception ends its process within
+/// seconds, and torchrun ends the other processes of its node within a minute. Nodes without rank 0 log no steps.
 const OUTLIVED_AFTER: Duration = Duration::from_secs(600);
 
 /// The errors of a log so far that may end the training. Of several lines with the same cause the last one is kept: it is

@@ -1,7 +1,7 @@
 //! The order of a rollout: create a new pod before an old one is deleted, or delete first if GPUs are short. Pure.
 //!
-//! With `Auto`, a ready pod is deleted first only if the new revision can run as far as is known, and lacks exactly the
-//! resources that the old pod would release. In doubt the old pods stay, also while a watch fails.
+//! With `Auto`, a ready pod is deleted first only if the new revision lacks exactly what the old pod would release. As far
+//! as is known, it can run with that. In doubt the old pods stay, also while a watch fails.
 
 use std::time::Duration;
 
@@ -178,8 +178,8 @@ fn is_short_of_quota(valid: &ValidInference, observed: &Observed) -> bool {
     })
 }
 
-/// Whether the new pod waits for a claim that only old pods use: by the event, its volume is attached to their nodes, or, for
-/// a ReadWriteOncePod claim, by the scheduler's message.
+/// Whether the new pod waits for a claim that only old pods use. An event says that its volume is attached to their nodes.
+/// For a ReadWriteOncePod claim, the scheduler's message says so.
 fn waits_for_claim(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
     let Source::Claim { claim: name, path: _ } = &valid.source else { return false };
     if observed.claim.as_ref().is_none_or(|claim| claim.is_shareable()) {

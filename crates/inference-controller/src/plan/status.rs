@@ -28,8 +28,8 @@ use crate::{observe::Observed, validate::ValidInference};
 /// written after this time.
 const MEASURED_EVERY: Duration = Duration::from_secs(10);
 
-/// The first status of an object that comes up without a fault is written after it has been planned for so long, or with
-/// the first thing that there is to say.
+/// The first status of an object that comes up without a fault is written after this time, or with the first thing that
+/// there is to say.
 const BEGINNING_LASTS: Duration = Duration::from_secs(2);
 
 pub(super) fn of_valid(

@@ -51,7 +51,7 @@ pub(crate) fn of_total(read: Result<Sample, Fault>) -> Answer {
     }
 }
 
-/// Of latencies of pods. Each pod that has been Ready for long enough gets the percentile of the requests of all of them: a
+/// Of latencies of pods. Each pod that has been Ready for long enough gets the percentile of the requests of all of them. A
 /// mean of percentiles is none, and pods without requests would lower it. Gauges, which a user names, stay as they are.
 ///
 /// `is_settled`: the first requests of a new pod are slow, and count where there are no others.

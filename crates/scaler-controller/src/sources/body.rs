@@ -10,8 +10,8 @@ use super::foreign;
 
 pub(super) const USER_AGENT: &str = concat!("scaler-controller/", env!("CARGO_PKG_VERSION"));
 
-/// Bytes of the head of an answer; a connection buffers no more. hyper's own limit is 400 KiB, which every pod that waits for
-/// its body to be read would hold.
+/// Bytes of the head of an answer; a connection buffers no more. hyper's own limit is 400 KiB. Every pod that waits for its
+/// body to be read would hold that.
 pub(super) const LARGEST_HEAD: usize = 16 << 10;
 
 pub(super) enum BodyError {

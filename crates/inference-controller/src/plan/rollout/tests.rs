@@ -175,7 +175,7 @@ fn a_quota_that_old_pods_use_up_counts_as_a_shortage() {
     assert_eq!(strategy_of(&scene), Strategy::Surge);
 }
 
-/// A rollout with a claim of this access mode: the old pod, chat-0, is on gpu-0; the new pod waits on `node`, and an event
+/// A rollout with a claim of this access mode. The old pod, chat-0, is on gpu-0. The new pod waits on `node`, and an event
 /// about its volume has this message.
 fn waits_for_volume(mode: &str, node: &str, message: Option<&str>) -> Scene {
     let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
