@@ -101,8 +101,8 @@ pub(crate) enum Doubt {
     Outdated,
 }
 
-/// Validates the object, and plans.
-pub(crate) fn decision(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
+/// The plan for an object, or what it has to know first.
+pub(crate) fn plan(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
     if !observed.is_newest && revision::is_behind(observed) {
         return Decision::Doubt(Doubt::Outdated);
     }
@@ -111,7 +111,7 @@ pub(crate) fn decision(observed: &Observed, defaults: &Defaults, now: Timestamp)
         Ok(valid) if !observed.is_newest && revision::restores_older(&valid, observed) => {
             Decision::Doubt(Doubt::Outdated)
         }
-        Ok(valid) => Decision::Plan(plan(&valid, observed, defaults, now)),
+        Ok(valid) => Decision::Plan(of_valid(&valid, observed, defaults, now)),
         Err(invalid) => Decision::Plan(rejected(&invalid, observed, now)),
     }
 }
@@ -127,7 +127,7 @@ fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher
 }
 
 /// The plan for a valid spec.
-fn plan(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
+fn of_valid(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
     let (sizing, replaces) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);

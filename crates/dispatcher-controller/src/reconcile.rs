@@ -13,7 +13,7 @@ use crate::{
     Context,
     apply::apply,
     observe::{Observed, observe},
-    plan::{self, Doubt, Plan, decision},
+    plan::{Doubt, Plan, plan, refused},
 };
 
 /// Without a finalizer: the garbage collector deletes the Deployment, and its pods save the state of their workers before they
@@ -29,7 +29,7 @@ impl Reconciler for Context {
     }
 
     fn plan(&self, observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
-        decision(observed, &self.defaults, now)
+        plan(observed, &self.defaults, now)
     }
 
     async fn confirm(&self, doubt: Doubt, observed: &mut Observed) -> Result<Confirmation, ApplyError> {
@@ -50,7 +50,7 @@ impl Reconciler for Context {
         apply(self, dispatcher, plan, now).await
     }
 
-    fn refused(&self, refusal: &Refusal, plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
-        plan::refused(refusal, plan, observed, &self.defaults, now)
+    fn refused(&self, refusal: &Refusal, planned: Plan, observed: &Observed, now: Timestamp) -> Plan {
+        refused(refusal, planned, observed, &self.defaults, now)
     }
 }

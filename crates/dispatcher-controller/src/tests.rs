@@ -21,7 +21,7 @@ use crate::{
     load::WorkerLoad,
     names,
     observe::Observed,
-    plan::{Doubt, Plan, decision},
+    plan::{Doubt, Plan, plan},
     validate::{defaults::Defaults, validate},
 };
 
@@ -206,7 +206,7 @@ impl Scene {
     }
 
     pub(crate) fn planned(&self, defaults: &Defaults, now: Timestamp) -> Result<Plan, Doubt> {
-        match decision(&self.observed, defaults, now) {
+        match plan(&self.observed, defaults, now) {
             Decision::Plan(plan) => Ok(plan),
             Decision::Doubt(doubt) => Err(doubt),
         }

@@ -76,7 +76,7 @@ pub(crate) enum Doubt {
 }
 
 /// The plan for an object, or what it has to know first.
-pub(crate) fn decide(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
+pub(crate) fn plan(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
     let due = nodes::due(observed, now);
     // Until the pace is asked, as if it allowed all.
     let allowance = observed.allowance.clone().unwrap_or_else(|| allowed(&due));
@@ -113,7 +113,7 @@ fn allowed(due: &[&str]) -> Allowance {
 }
 
 /// The plan on what is there after `before` was refused: reports that, and retries later.
-pub(crate) fn report(
+pub(crate) fn refused(
     refusal: &Refusal,
     before: &Plan,
     observed: &Observed,
@@ -121,7 +121,7 @@ pub(crate) fn report(
     now: Timestamp,
 ) -> Plan {
     match accepted(observed, defaults) {
-        Ok(valid) => refused(refusal, &valid, observed, &before.allowance, defaults, now),
+        Ok(valid) => of_refused(refusal, &valid, observed, &before.allowance, defaults, now),
         Err(invalid) => rejected(&invalid, observed, &before.allowance, now),
     }
 }
@@ -159,13 +159,13 @@ fn plan_of(
     now: Timestamp,
 ) -> Plan {
     match spec {
-        Ok(valid) => plan(valid, observed, allowance, defaults, now),
+        Ok(valid) => of_valid(valid, observed, allowance, defaults, now),
         Err(invalid) => rejected(invalid, observed, allowance, now),
     }
 }
 
 /// The plan for a valid spec, without deletions.
-pub(crate) fn plan(
+pub(crate) fn of_valid(
     valid: &ValidInference,
     observed: &Observed,
     allowance: &Allowance,
@@ -217,7 +217,7 @@ fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: 
 }
 
 /// The plan after the API server has refused a child or the deletion of a pod: report it, and retry later.
-fn refused(
+fn of_refused(
     refusal: &Refusal,
     valid: &ValidInference,
     observed: &Observed,

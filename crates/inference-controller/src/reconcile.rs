@@ -13,7 +13,7 @@ use crate::{
     Context,
     apply::apply,
     observe::{Observed, count_managed, observe},
-    plan::{Doubt, Plan, decide, report},
+    plan::{Doubt, Plan, plan, refused},
 };
 
 /// Without a finalizer: the garbage collector deletes the children of a deleted object.
@@ -28,7 +28,7 @@ impl Reconciler for Context {
     }
 
     fn plan(&self, observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
-        decide(observed, &self.defaults, now)
+        plan(observed, &self.defaults, now)
     }
 
     async fn confirm(&self, doubt: Doubt, observed: &mut Observed) -> Result<Confirmation, ApplyError> {
@@ -54,7 +54,7 @@ impl Reconciler for Context {
         apply(self, inference, plan, now).await
     }
 
-    fn refused(&self, refusal: &Refusal, plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
-        report(refusal, &plan, observed, &self.defaults, now)
+    fn refused(&self, refusal: &Refusal, planned: Plan, observed: &Observed, now: Timestamp) -> Plan {
+        refused(refusal, &planned, observed, &self.defaults, now)
     }
 }

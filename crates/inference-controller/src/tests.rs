@@ -24,7 +24,7 @@ use workload::{
 use crate::{
     Args, InferenceArgs, NAME, names,
     observe::Observed,
-    plan::{Doubt, Plan, children::Child, decide, defaults::Defaults, plan},
+    plan::{Doubt, Plan, children::Child, defaults::Defaults, of_valid, plan},
     validate::validate,
 };
 
@@ -218,7 +218,7 @@ impl Scene {
 
     pub(crate) fn plan_with(&self, defaults: &Defaults, now: Timestamp) -> Plan {
         let valid = validate(&self.observed.inference).expect("a valid spec");
-        plan(&valid, &self.observed, &Allowance::default(), defaults, now)
+        of_valid(&valid, &self.observed, &Allowance::default(), defaults, now)
     }
 }
 
@@ -257,7 +257,7 @@ fn the_command_line_is_valid() {
 
 #[test]
 fn a_deployment_of_a_newer_spec_is_not_overwritten() {
-    let doubts = |observed: &Observed| match decide(observed, &defaults(&[]), at(0)) {
+    let doubts = |observed: &Observed| match plan(observed, &defaults(&[]), at(0)) {
         Decision::Doubt(doubt) => Some(doubt),
         Decision::Plan(_) => None,
     };

@@ -24,7 +24,7 @@ use workload::{
 use super::*;
 use crate::{
     NAME,
-    plan::decide,
+    plan::plan,
     tests::{Scene, at, defaults},
 };
 
@@ -148,7 +148,7 @@ fn planned() -> (Arc<AIInference>, Plan) {
         observed.allowance = Some(Allowance { pods, requeue_after: None });
     });
     let observed = scene.observed();
-    let Decision::Plan(plan) = decide(&observed, &defaults(&[]), at(0)) else { panic!("a doubt") };
+    let Decision::Plan(plan) = plan(&observed, &defaults(&[]), at(0)) else { panic!("a doubt") };
     (observed.inference, plan)
 }
 

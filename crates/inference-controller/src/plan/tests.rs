@@ -16,7 +16,7 @@ use workload::{
     templates::deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
 };
 
-use super::{Plan, children::Child, refused, rejected};
+use super::{Plan, children::Child, of_refused, rejected};
 use crate::{
     observe::Observed,
     tests::{REFUSAL_RETRY, Scene, at, defaults, deployment_of},

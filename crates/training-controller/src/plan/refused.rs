@@ -75,6 +75,8 @@ pub(super) fn refused_run(
             status.conditions.extend(merged(verdicts, before, job.metadata.generation, now));
         }
         return Run {
+            // They come with the status that is written. What an upload plans has not happened.
+            events: if is_uploading { Vec::new() } else { planned.events },
             follow: planned.follow,
             facts: planned.facts,
             requeue_after: Some(wait),

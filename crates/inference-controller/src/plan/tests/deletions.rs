@@ -7,7 +7,7 @@ use workload::{
 };
 
 use super::*;
-use crate::plan::{Doubt, decide, report};
+use crate::plan::{Doubt, plan, refused};
 
 /// Two replicas; gpu-1, the node of pod b, has been unreachable for so long.
 fn scene(for_seconds: i64) -> Scene {
@@ -29,7 +29,7 @@ fn allow(scene: &mut Scene, pods: &[&str], requeue_after: Option<Duration>) {
 }
 
 fn decided(scene: &Scene) -> Result<Plan, Doubt> {
-    match decide(&scene.observed(), &defaults(&[]), at(0)) {
+    match plan(&scene.observed(), &defaults(&[]), at(0)) {
         Decision::Plan(plan) => Ok(plan),
         Decision::Doubt(doubt) => Err(doubt),
     }
@@ -103,14 +103,14 @@ fn a_refused_deletion_is_reported_and_retried_after_a_minute() {
     // As it is observed then: nothing was granted for this observation.
     scene.observe(|observed| observed.allowance = None);
     let denied = Refusal::Denied("no".into());
-    let reported = report(&denied, &plan, &scene.observed(), &defaults(&[]), at(0));
+    let reported = refused(&denied, &plan, &scene.observed(), &defaults(&[]), at(0));
     assert_eq!(reason_of(&reported, conditions::READY), ("False", reasons::DENIED));
     assert_eq!((deleted(&reported), migrated(&reported)), (vec![], vec![]));
     assert_eq!(reported.requeue_after, Some(Duration::from_secs(60)));
     assert_eq!(reported.facts, None, "those that the refused plan has noted stay");
 
     scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
-    let reported = report(&denied, &plan, &scene.observed(), &defaults(&[]), at(0));
+    let reported = refused(&denied, &plan, &scene.observed(), &defaults(&[]), at(0));
     assert_eq!(reason_of(&reported, conditions::READY), ("False", reasons::INVALID_SPEC));
     assert_eq!(reported.requeue_after, Some(Duration::from_secs(60)));
 }

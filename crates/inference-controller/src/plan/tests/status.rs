@@ -277,7 +277,7 @@ fn an_announcement_is_made_once_even_if_the_change_is_denied() {
     // A webhook denies the announced change.
     let observed = scene.observed();
     let valid = validate(&observed.inference).unwrap();
-    let denied = refused(
+    let denied = of_refused(
         &Refusal::Denied("no".into()),
         &valid,
         &observed,

@@ -153,10 +153,18 @@ fn a_job_that_holds_no_gpu_waits_for_one_without_an_end() {
 
 #[test]
 fn a_gang_that_trains_keeps_its_phase_when_a_child_is_refused() {
-    let world = World::training(GANG);
+    let mut world = World::new(GANG);
+    world.settles();
+    (0..2).for_each(|rank| world.pod(rank, &running()));
     let refusal = Refusal::Denied("a policy protects Services".into());
-    let plan = refused_run(&refusal, world.plan(), &world.observed, &defaults(), at(0));
-    assert_eq!(plan.status.phase, Some(Phase::Running));
+    let begins = world.plan();
+    let (events, plan) =
+        (begins.events.len(), refused_run(&refusal, begins, &world.observed, &defaults(), at(world.seconds)));
+    assert_eq!((plan.status.phase, plan.events.len()), (Some(Phase::Running), events));
+    assert!(events > 0, "that it runs");
+    world.job().status = Some(plan.status);
+    let again = refused_run(&refusal, world.plan(), &world.observed, &defaults(), at(world.seconds));
+    assert_eq!(again.events, [], "it is said once");
 }
 
 /// Seconds that the pods of the gang have to end, once its attempt is over.
