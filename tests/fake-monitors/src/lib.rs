@@ -8,7 +8,7 @@
 pub mod queue;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
@@ -147,6 +147,12 @@ impl Said {
         }
     }
 
+    /// Deletions that came while no watch was open are seen only in the next list.
+    fn forget_all_but(&mut self, workers: &BTreeSet<Worker>) {
+        let gone: Vec<Worker> = self.served.keys().filter(|known| !workers.contains(*known)).cloned().collect();
+        gone.iter().for_each(|worker| self.forget(worker));
+    }
+
     fn forget(&mut self, worker: &Worker) {
         self.of.remove(worker);
         self.unclaimed.remove(worker);
@@ -197,8 +203,10 @@ async fn follow(pods: &Api<Pod>, said: &Mutex<Said>) -> anyhow::Result<()> {
     let of_workers = format!("{}=aidispatcher", labels::NAME);
     let list = pods.list(&ListParams::default().labels(&of_workers)).await.context("failed to list pods")?;
     let version = list.metadata.resource_version.clone().unwrap_or_default();
-    for pod in &list {
-        serve(pod, said).await?;
+    lock(said).forget_all_but(&list.iter().map(worker).collect());
+    let mut unserved = BTreeMap::<Worker, Pod>::new();
+    for pod in list {
+        serve_or_keep(pod, said, &mut unserved).await;
     }
     let params = WatchParams::default().labels(&of_workers);
     let events = pods.watch(&params, &version).await.context("failed to watch pods")?;
@@ -206,10 +214,20 @@ async fn follow(pods: &Api<Pod>, said: &Mutex<Said>) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         tokio::select! {
-            _ = ticks.tick() => lock(said).publish(),
+            _ = ticks.tick() => {
+                lock(said).publish();
+                for pod in std::mem::take(&mut unserved).into_values() {
+                    serve_or_keep(pod, said, &mut unserved).await;
+                }
+            }
             event = events.try_next() => match event.context("the watch of pods broke")? {
-                Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => serve(&pod, said).await?,
-                Some(WatchEvent::Deleted(pod)) => lock(said).forget(&worker(&pod)),
+                Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => {
+                    serve_or_keep(pod, said, &mut unserved).await;
+                }
+                Some(WatchEvent::Deleted(pod)) => {
+                    unserved.remove(&worker(&pod));
+                    lock(said).forget(&worker(&pod));
+                }
                 Some(WatchEvent::Bookmark(_)) => {}
                 Some(WatchEvent::Error(_)) | None => return Ok(()),
             },
@@ -219,6 +237,14 @@ async fn follow(pods: &Api<Pod>, said: &Mutex<Said>) -> anyhow::Result<()> {
 
 fn worker(pod: &Pod) -> Worker {
     (pod.namespace().unwrap_or_default(), pod.name_any())
+}
+
+/// The server of a pod that has had the address before may not have ended yet. The other monitors go on meanwhile.
+async fn serve_or_keep(pod: Pod, said: &Mutex<Said>, unserved: &mut BTreeMap<Worker, Pod>) {
+    if let Err(error) = serve(&pod, said).await {
+        eprintln!("the monitors of simulated workers: {error:#}");
+        unserved.insert(worker(&pod), pod);
+    }
 }
 
 async fn serve(pod: &Pod, said: &Mutex<Said>) -> anyhow::Result<()> {
