@@ -149,7 +149,8 @@ impl Said {
 
     /// Deletions that came while no watch was open are seen only in the next list.
     fn forget_all_but(&mut self, workers: &BTreeSet<Worker>) {
-        let gone: Vec<Worker> = self.served.keys().filter(|known| !workers.contains(*known)).cloned().collect();
+        let gone: Vec<Worker> =
+            self.served.keys().filter(|known| !workers.contains(*known)).cloned().collect();
         gone.iter().for_each(|worker| self.forget(worker));
     }
 

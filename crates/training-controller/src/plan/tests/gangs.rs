@@ -1,13 +1,16 @@
 //! Gangs: the ranks of an attempt begin and end one after the other.
 
 use api::{launcher::Message, reasons, trainingjob::Phase};
-use runtime::write::refusal::Refusal;
+use runtime::write::{
+    events::{Note, Severity},
+    refusal::Refusal,
+};
 use serde_json::json;
 use workload::views::node::LossKind;
 
 use super::{GANG, World, because, running};
 use crate::{
-    plan::refused::refused_run,
+    plan::{Run, refused::refused_run},
     tests::{at, defaults},
 };
 
@@ -152,19 +155,16 @@ fn a_job_that_holds_no_gpu_waits_for_one_without_an_end() {
 }
 
 #[test]
-fn a_gang_that_trains_keeps_its_phase_when_a_child_is_refused() {
-    let mut world = World::new(GANG);
-    world.settles();
-    (0..2).for_each(|rank| world.pod(rank, &running()));
+fn a_gang_that_trains_keeps_its_phase_and_its_events_when_a_child_is_refused() {
+    let mut world = World::training(GANG);
     let refusal = Refusal::Denied("a policy protects Services".into());
-    let begins = world.plan();
-    let (events, plan) =
-        (begins.events.len(), refused_run(&refusal, begins, &world.observed, &defaults(), at(world.seconds)));
-    assert_eq!((plan.status.phase, plan.events.len()), (Some(Phase::Running), events));
-    assert!(events > 0, "that it runs");
+    let event = Note { severity: Severity::Normal, reason: reasons::RESUMED, message: "it goes on".into() };
+    let planned = Run { events: vec![event.clone()], ..world.plan() };
+    let plan = refused_run(&refusal, planned, &world.observed, &defaults(), at(0));
+    assert_eq!((plan.status.phase, plan.events), (Some(Phase::Running), vec![event]));
     world.job().status = Some(plan.status);
-    let again = refused_run(&refusal, world.plan(), &world.observed, &defaults(), at(world.seconds));
-    assert_eq!(again.events, [], "it is said once");
+    let again = refused_run(&refusal, world.plan(), &world.observed, &defaults(), at(60));
+    assert_eq!(again.events, [], "a refusal that lasts makes no event each time");
 }
 
 /// Seconds that the pods of the gang have to end, once its attempt is over.
