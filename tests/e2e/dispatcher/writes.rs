@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::labels;
+use api::{aidispatcher::AIDispatcher, labels};
 use k8s_openapi::api::core::v1::Pod;
 use local_cluster::{ClusterSpec, NodePool, audit::Event};
 use serde_json::json;
@@ -46,10 +46,11 @@ async fn measured_values_are_written_at_most_every_ten_seconds_and_nothing_at_re
     }
     // By then all pending writes are done.
     until_renewed(&scene, CONTROLLER, 2).await;
-    let before = writes(&scene).len();
+    let status = async || scene.api::<AIDispatcher>().get("coders").await.expect("a pool").status;
+    let (before, known) = (writes(&scene).len(), status().await);
     until_renewed(&scene, CONTROLLER, RENEWALS_AT_REST).await;
     let at_rest = writes(&scene).split_off(before);
-    assert!(at_rest.is_empty(), "{at_rest:#?}");
+    assert!(at_rest.is_empty(), "{at_rest:#?}, from {known:#?} to {:#?}", status().await);
 
     let before = writes(&scene).len();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
