@@ -214,7 +214,7 @@ async fn omitted_fields_get_their_defaults() {
                 "queue": "PerWorker",
             },
             "checkpoint": {"claimName": "state", "graceSeconds": 60, "whenUnavailable": "Wait"},
-            "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
+            "securityContext": {"ids": "Fixed", "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
             "paused": false,
         })
     );

@@ -440,6 +440,75 @@ async fn settings_of_the_loader_are_validated() {
 }
 
 #[tokio::test]
+async fn the_start_and_the_end_of_the_engine_are_validated() {
+    let version = |version: &str| json!({"engineVersion": version});
+    let shared = |engine: &str, gpus: i32, parallelism: Value| json!({"engine": engine, "gpu": {"count": gpus}, "parallelism": parallelism});
+    let product = "tensor times pipeline times data must be gpu.count";
+    check::<AIInference>(
+        base(),
+        vec![
+            case(
+                "command",
+                "at most 16 items",
+                json!({"command": vec!["a"; 17]}),
+                json!({"command": ["python3", "-m", "vllm.entrypoints.openai.api_server"]}),
+            ),
+            case("engineVersion", "must be a version", version("latest"), version("v0.17.1")),
+            case("engineVersion", "must be a version", version("0"), version("0.17")),
+            case(
+                "drainSeconds",
+                "less than or equal to 7200",
+                json!({"drainSeconds": 7201}),
+                json!({"drainSeconds": 7200}),
+            ),
+            case(
+                "drainSeconds",
+                "greater than or equal to 0",
+                json!({"drainSeconds": -1}),
+                json!({"drainSeconds": 0}),
+            ),
+            case(
+                "disruption",
+                "Unsupported value",
+                json!({"disruption": "Never"}),
+                json!({"disruption": "Allow"}),
+            ),
+            case(
+                "parallelism",
+                product,
+                shared("vllm", 6, json!({"tensor": 4})),
+                shared("vllm", 6, json!({"tensor": 2, "pipeline": 3})),
+            ),
+            case(
+                "parallelism",
+                product,
+                shared("vllm", 6, json!({"data": 4})),
+                shared("vllm", 8, json!({"data": 4})),
+            ),
+            case(
+                "parallelism",
+                "must not set pipeline or data with engine tgi",
+                shared("tgi", 2, json!({"pipeline": 2})),
+                shared("tgi", 2, json!({"tensor": 2})),
+            ),
+            case(
+                "parallelism",
+                "must not be set with engine triton",
+                shared("triton", 2, json!({"tensor": 2})),
+                shared("vllm", 2, json!({"tensor": 2})),
+            ),
+            case(
+                "parallelism",
+                "must not be set when gpu.count is 0",
+                json!({"image": "a:1", "gpu": {"count": 0}, "parallelism": {"tensor": 1}}),
+                shared("vllm", 1, json!({"tensor": 1})),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn omitted_fields_get_their_defaults() {
     let scene = tests::api_server().await;
     let stored =
@@ -457,7 +526,8 @@ async fn omitted_fields_get_their_defaults() {
             "rollout": "Auto",
             "surgeTimeoutSeconds": 300,
             "nodeFailureSeconds": 30,
-            "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
+            "disruption": "Surge",
+            "securityContext": {"ids": "Fixed", "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
             "paused": false,
         })
     );

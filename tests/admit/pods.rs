@@ -116,9 +116,121 @@ async fn pod_options_are_validated() {
                 json!({"securityContext": {"runAsUser": -1}}),
                 json!({"securityContext": {"runAsUser": 0}}),
             ),
+            case(
+                "securityContext.ids",
+                "Unsupported value",
+                json!({"securityContext": {"ids": "Mine"}}),
+                json!({"securityContext": {"ids": "Platform"}}),
+            ),
+            case("sharedMemory", "above zero", json!({"sharedMemory": "0"}), json!({"sharedMemory": "8Gi"})),
+            case(
+                "helperResources.limits[cpu]",
+                "must be a quantity",
+                json!({"helperResources": {"limits": {"cpu": "x"}}}),
+                json!({"helperResources": {"limits": {"cpu": "1"}}}),
+            ),
             case("resources.requests[cpu]", "must be a quantity", cpu(json!("four")), cpu(json!(4))),
             case("resources.requests[cpu]", "that is not negative", cpu(json!("-1")), cpu(json!("500m"))),
             case("paused", "must be of type boolean", json!({"paused": "yes"}), json!({"paused": true})),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn volumes_and_variables_of_the_user_are_validated() {
+    let volume = |more: Value| {
+        let mut volume = json!({"name": "a", "mountPath": "/templates"});
+        volume.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"volumes": [volume]})
+    };
+    let at = |path: &str| volume(json!({"mountPath": path, "claimName": "c"}));
+    let below = |path: &str| volume(json!({"subPath": path, "claimName": "c"}));
+    let from = |more: Value| json!({"envFrom": [more]});
+    let one_source = "must have exactly one of configMapName, secretName, claimName and emptyDir";
+    let path = "must be an absolute path such as /templates";
+    check::<AIDispatcher>(
+        json!({"role": "coder"}),
+        vec![
+            case("volumes[0]", one_source, volume(json!({})), volume(json!({"emptyDir": {}}))),
+            case(
+                "volumes[0]",
+                one_source,
+                volume(json!({"secretName": "a", "claimName": "c"})),
+                volume(json!({"secretName": "a"})),
+            ),
+            case("volumes[0].mountPath", path, at("templates"), at("/etc/templates")),
+            case("volumes[0].mountPath", path, at("/usr"), at("/usr/share/templates")),
+            case("volumes[0].mountPath", path, at("/dev/shm"), at("/device")),
+            case("volumes[0].mountPath", path, at("/a/../b"), at("/a/b")),
+            case("volumes[0].subPath", "must be a relative path", below("../up"), below("down/deeper")),
+            case("volumes[0].subPath", "must be a relative path", below("/root"), below(".hidden")),
+            case(
+                "volumes[0].name",
+                "must consist of lower case",
+                volume(json!({"name": "A", "claimName": "c"})),
+                volume(json!({"name": "a-1", "claimName": "c", "readOnly": false})),
+            ),
+            case(
+                "volumes[0].emptyDir.sizeLimit",
+                "above zero",
+                volume(json!({"emptyDir": {"sizeLimit": 0}})),
+                volume(json!({"emptyDir": {"sizeLimit": "1Gi"}})),
+            ),
+            case(
+                "envFrom[0]",
+                "must have exactly one of configMapName and secretName",
+                from(json!({"prefix": "A_"})),
+                from(json!({"configMapName": "a", "prefix": "A_", "optional": true})),
+            ),
+            case(
+                "envFrom[0].prefix",
+                "must be the name of a variable",
+                from(json!({"secretName": "a", "prefix": "1"})),
+                from(json!({"secretName": "a", "prefix": "ONE_"})),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn rules_about_nodes_and_siblings_are_validated() {
+    let scheduling = |scheduling: Value| json!({"scheduling": scheduling});
+    let rule = |operator: &str, values: Value| {
+        scheduling(json!({"nodeExpressions": [{"key": "a", "operator": operator, "values": values}]}))
+    };
+    let values = "must have at least one value for In and NotIn";
+    let at = "scheduling.nodeExpressions[0].values";
+    check::<AIDispatcher>(
+        json!({"role": "coder"}),
+        vec![
+            case(at, values, rule("In", json!([])), rule("In", json!(["a", "b"]))),
+            case(at, values, rule("Exists", json!(["a"])), rule("Exists", json!([]))),
+            case(at, values, rule("Gt", json!(["1", "2"])), rule("Gt", json!(["1"]))),
+            case(at, "must be a whole number", rule("Lt", json!(["x"])), rule("Lt", json!(["-3"]))),
+            case(
+                "scheduling.nodeExpressions[0].key",
+                "must be the key of a label",
+                scheduling(json!({"nodeExpressions": [{"key": "a b", "operator": "Exists"}]})),
+                scheduling(
+                    json!({"nodeExpressions": [{"key": "example.com/a", "operator": "DoesNotExist"}]}),
+                ),
+            ),
+            case(
+                "scheduling.topologySpread[0].maxSkew",
+                "greater than or equal to 1",
+                scheduling(json!({"topologySpread": [{"topologyKey": "a", "maxSkew": 0}]})),
+                scheduling(
+                    json!({"topologySpread": [{"topologyKey": "a", "whenUnsatisfiable": "ScheduleAnyway"}]}),
+                ),
+            ),
+            case(
+                "scheduling.podAntiAffinity",
+                "Unsupported value",
+                scheduling(json!({"podAntiAffinity": "Sometimes"})),
+                scheduling(json!({"podAntiAffinity": "Required"})),
+            ),
         ],
     )
     .await;

@@ -577,7 +577,7 @@ async fn omitted_fields_get_their_defaults() {
             "firstStepSeconds": 3600,
             "graceSeconds": 300,
             "tokenSecret": "huggingface-secret",
-            "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
+            "securityContext": {"ids": "Fixed", "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
             "paused": false,
         })
     );

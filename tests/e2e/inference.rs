@@ -13,6 +13,7 @@ use tests::{
 };
 
 mod conflict;
+mod disruptions;
 mod drift;
 mod faults;
 mod gpus;

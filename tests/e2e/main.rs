@@ -1,5 +1,6 @@
 //! End-to-end tests with a real control plane, the controllers as processes, and simulated nodes and pods.
 
+mod admission;
 mod agents;
 mod cluster;
 mod dispatcher;

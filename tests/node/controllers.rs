@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::json;
 use tests::{
-    ENGINE_IMAGE, PRODUCT, Scene,
+    ENGINE_IMAGE, ENGINE_VERSION, PRODUCT, Scene,
     inference::{change, create, until_ready},
     real_spec, start_real, wait_for, within,
 };
@@ -32,6 +32,7 @@ async fn a_killed_leader_is_replaced_and_an_upgrade_restarts_no_pods() {
         let spec = json!({
             "modelSource": if name == "chat" { model_in_a_claim(&scene).await } else { "pvc://models".to_owned() },
             "image": ENGINE_IMAGE,
+            "engineVersion": ENGINE_VERSION,
             "gpu": { "productLabel": PRODUCT, "count": 1 },
         });
         create(&scene, name, spec).await;

@@ -11,7 +11,7 @@ use kube::api::ListParams;
 use local_cluster::{Cluster, NodeClock, nodes};
 use serde_json::json;
 use tests::{
-    ENGINE_IMAGE, PRODUCT, Scene, follow,
+    ENGINE_IMAGE, ENGINE_VERSION, PRODUCT, Scene, follow,
     inference::{CONTROLLER, create, pods_of, until_ready},
     real_spec, start_real, until_renewed, wait_for, wait_until_gone, within,
 };
@@ -108,6 +108,7 @@ async fn serving(scene: &Scene<'_>) -> (String, String) {
     let spec = json!({
         "modelSource": model_in_a_claim(scene).await,
         "image": ENGINE_IMAGE,
+        "engineVersion": ENGINE_VERSION,
         "gpu": { "productLabel": PRODUCT, "count": 1 },
         "nodeFailureSeconds": NODE_FAILURE_SECONDS,
         "env": [{ "name": "ENGINE_LOAD_SECONDS", "value": LOAD_SECONDS.to_string() }],

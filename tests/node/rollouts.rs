@@ -4,7 +4,7 @@ use api::reasons;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use tests::{
-    ENGINE_IMAGE, PRODUCT, Scene,
+    ENGINE_IMAGE, ENGINE_VERSION, PRODUCT, Scene,
     inference::{change, create, until_not_ready, until_ready},
     real, wait_for, within,
 };
@@ -104,6 +104,7 @@ async fn serving(scene: &Scene<'_>, spec: Value) -> api::aiinference::AIInferenc
     let mut all = json!({
         "modelSource": model_in_a_claim(scene).await,
         "image": ENGINE_IMAGE,
+        "engineVersion": ENGINE_VERSION,
         "gpu": { "productLabel": PRODUCT, "count": 1 },
         "env": engine(1, ""),
     });

@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use local_cluster::{HUB_ADDRESS, Service};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tests::{ENGINE_IMAGE, PRODUCT, Scene, inference};
+use tests::{ENGINE_IMAGE, ENGINE_VERSION, PRODUCT, Scene, inference};
 
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const BUCKET: &str = "models";
@@ -155,6 +155,7 @@ pub(crate) fn on_real_nodes(source: &str) -> Value {
     json!({
         "modelSource": source,
         "image": ENGINE_IMAGE,
+        "engineVersion": ENGINE_VERSION,
         "gpu": { "productLabel": PRODUCT, "count": 1 },
     })
 }

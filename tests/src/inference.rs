@@ -59,8 +59,13 @@ pub(crate) fn life() -> Life {
         }),
         measured: &["lastColdStart"],
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
-        // Rights for the replacement of pods on lost nodes.
-        beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],
+        // Rights for the replacement of pods on lost nodes, and on nodes that are emptied.
+        beyond_a_namespace: &[
+            ("", "nodes", "list"),
+            ("", "nodes", "watch"),
+            ("", "pods", "delete"),
+            ("", "pods", "patch"),
+        ],
         use_every_right: |scene| Box::pin(use_every_right(scene)),
         settle: |scene| Box::pin(settle(scene)),
     }
@@ -188,6 +193,24 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
+pub async fn cordon(nodes: &Api<Node>, node: &str, is_cordoned: bool) {
+    let patch = Patch::Merge(json!({"spec": {"unschedulable": is_cordoned}}));
+    nodes.patch(node, &PatchParams::default(), &patch).await.expect("the node is changed");
+}
+
+/// Cordons the node of the only pod, and waits until another pod has taken its place.
+async fn empty_the_node_of(scene: &Scene<'_>, inference: &str) {
+    let pods: Api<Pod> = scene.api();
+    let all = pods.list(&ListParams::default().labels(&pods_of(inference))).await.unwrap();
+    // That of a lost node is being deleted for as long as the node is away.
+    let is_live = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && crate::is_ready(pod);
+    let only = all.items.iter().find(is_live).expect("a ready pod");
+    let node = node_of(only).expect("a node");
+    cordon(&scene.cluster_api(), node, true).await;
+    wait_until_gone(&pods, &name(only), within()).await;
+    cordon(&scene.cluster_api(), node, false).await;
+}
+
 /// Creates an AIInference in each stable state.
 async fn settle(scene: &Scene<'_>) {
     create(scene, "paused", json!({})).await;
@@ -257,6 +280,9 @@ async fn use_every_right(scene: &Scene<'_>) {
     wait_for(&services, "chat", "made anew", within(), |new: &Service| new.metadata.uid != service).await;
     lose_a_node_under(scene, "chat").await;
     change(scene, "chat", json!({"replicas": 1})).await;
+    until_ready(scene, "chat").await;
+    empty_the_node_of(scene, "chat").await;
+    change(scene, "chat", json!({"replicas": 0})).await;
     wait_until_gone(&scene.api::<PodDisruptionBudget>(), "chat", within()).await;
     scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.unwrap();
     wait_until_gone(&scene.api::<AIInference>(), "chat", within()).await;

@@ -227,7 +227,7 @@ pub async fn delete_with_snapshot(scene: &Scene<'_>, name: &str) {
     // The API server prepares the storage of a new kind.
     ask_until("the kind is served", within(), async || snapshots.list(&ListParams::default()).await).await;
     let first = |all: &BTreeMap<String, DynamicObject>| all.values().next().cloned();
-    let made_for = selector(name);
+    let made_for = format!("{}=trainingjob,{}={name}", labels::NAME, labels::KEPT_INSTANCE);
     let snapshot = tokio::time::timeout(within(), follow(&snapshots, &made_for, first));
     let snapshot = snapshot.await.expect("a snapshot is asked for");
     let claim = scene.api::<PersistentVolumeClaim>().get(&format!("{name}-output")).await.expect("the claim");

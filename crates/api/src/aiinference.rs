@@ -72,6 +72,18 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
          !((has(self.modelLoader.resources.limits) && self.gpu.resourceName in self.modelLoader.resources.limits) || \
          (has(self.modelLoader.resources.requests) && self.gpu.resourceName in self.modelLoader.resources.requests))"
     ).message("must not name gpu.resourceName: the loader needs no GPU").field_path(".modelLoader.resources"),
+    validation = Rule::new("self.gpu.count > 0 || !has(self.parallelism)")
+        .message("must not be set when gpu.count is 0").field_path(".parallelism"),
+    validation = Rule::new("self.engine != 'triton' || !has(self.parallelism)")
+        .message("must not be set with engine triton: the configuration of each model decides").field_path(".parallelism"),
+    validation = Rule::new(
+        "self.engine != 'tgi' || !has(self.parallelism) || (self.parallelism.pipeline == 1 && self.parallelism.data == 1)"
+    ).message("must not set pipeline or data with engine tgi, which has neither").field_path(".parallelism"),
+    validation = Rule::new(
+        "!has(self.parallelism) || self.gpu.count == 0 || (has(self.parallelism.tensor) ? \
+         self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.data == self.gpu.count : \
+         self.gpu.count % (self.parallelism.pipeline * self.parallelism.data) == 0)"
+    ).message("tensor times pipeline times data must be gpu.count").field_path(".parallelism"),
     validation = Engine::Vllm.owned_flags_rule(),
     validation = Engine::Triton.owned_flags_rule(),
     validation = Engine::Tgi.owned_flags_rule()
@@ -118,6 +130,26 @@ pub struct AIInferenceSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 1024)))]
     pub args: Vec<String>,
+
+    /// Program of the engine's container, in place of the image's entry point, at most 16 words. With vllm, the model is the
+    /// first argument; with a word that names the module `api_server`, it is passed as `--model`. With triton, the
+    /// server's program must be named. Default: the image's. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 1024)))]
+    pub command: Vec<String>,
+
+    /// Version of the engine in the image, such as `0.17.1`, where the image's tag does not tell it. It decides which flags
+    /// are passed: without a known version, only flags that every supported version has. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new(r"self.matches(r'^v?[0-9]+[.][0-9]+([.][0-9]+)?$')")
+        .message("must be a version such as 0.17 or v0.17.1"))]
+    pub engine_version: Option<String>,
+
+    /// How the GPUs of a pod share the model. The product of tensor, pipeline and data must be gpu.count. Not with triton,
+    /// whose models configure it; tgi knows tensor alone. Default: tensor is gpu.count. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallelism: Option<Parallelism>,
 
     /// Environment variables of the engine, at most 64. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -171,8 +203,44 @@ pub struct AIInferenceSpec {
     #[schemars(range(min = 0, max = MAX_NODE_FAILURE_SECONDS))]
     pub node_failure_seconds: i32,
 
+    /// What happens to the only ready pod when its node is emptied: cordoned, drained, or tainted by Karpenter or the cluster
+    /// autoscaler. Surge: another pod becomes ready elsewhere before it goes. Evictions are held back meanwhile, for at most
+    /// surgeTimeoutSeconds. Allow: it may be evicted at any time. Used with replicas 1; of more, one is evicted at a time. Default:
+    /// Surge. Changing it restarts nothing.
+    // The default is not serialized, so that the hash of specs without this field does not change.
+    #[serde(default, skip_serializing_if = "Disruption::is_surge")]
+    #[schemars(extend("default" = "Surge"))]
+    pub disruption: Disruption,
+
+    /// Maximum seconds that running requests get when a pod ends, 0 to 7200. The grace period of the pod and the engine's own
+    /// time limit follow. vllm before 0.18, or of an unknown version (see engineVersion), cannot wait. Default: 60, and 90
+    /// with tgi. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 7200))]
+    pub drain_seconds: Option<i32>,
+
     #[serde(flatten)]
     pub pods: PodOptions,
+}
+
+/// How the GPUs of a pod share the model.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Parallelism {
+    /// GPUs that share each layer; must divide the number of attention heads. Default: gpu.count divided by pipeline and data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16))]
+    pub tensor: Option<i32>,
+
+    /// Groups of consecutive layers. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 16))]
+    pub pipeline: i32,
+
+    /// Copies of the model, or of its attention layers for a mixture of experts. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 16))]
+    pub data: i32,
 }
 
 /// Inference engine.
@@ -425,6 +493,20 @@ pub enum Rollout {
     Auto,
     Surge,
     Replace,
+}
+
+/// What happens to the only ready pod when its node is emptied.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Disruption {
+    #[default]
+    Surge,
+    Allow,
+}
+
+impl Disruption {
+    fn is_surge(&self) -> bool {
+        *self == Disruption::Surge
+    }
 }
 
 /// Observed state. A new object has the default until the controller has processed it.

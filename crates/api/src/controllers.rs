@@ -87,7 +87,7 @@ pub const CONTROLLERS: &[Controller] = &[
         ],
         kept: &[],
         finalizer: None,
-        marks_pods: false,
+        marks_pods: true,
         scales: &[],
         reads_agents: true,
         programs: &[MODEL_TRANSFER],

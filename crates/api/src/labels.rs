@@ -41,6 +41,13 @@ pub const ATTEMPT: &str = "ai.infra.example.com/attempt";
 /// Uid of the TrainingJob that a claim or a VolumeSnapshot was made for. It outlives the TrainingJob, and a later one of the
 /// same name must not delete it.
 pub const MADE_FOR: &str = "ai.infra.example.com/made-for";
+/// Name of the TrainingJob that a claim or a VolumeSnapshot was made for, in place of [`INSTANCE`]: deployment tools take an object
+/// with that label for one of theirs, and delete it when it is no longer in git.
+pub const KEPT_INSTANCE: &str = "ai.infra.example.com/instance";
+/// Argo CD's own: options of its treatment of an object.
+pub const ARGO_SYNC_OPTIONS: &str = "argocd.argoproj.io/sync-options";
+/// Value of [`ARGO_SYNC_OPTIONS`]: Argo CD never deletes the object.
+pub const NO_PRUNE: &str = "Prune=false";
 /// Finalizer of a TrainingJob whose output is deleted with it.
 pub const OUTPUT_FINALIZER: &str = "ai.infra.example.com/output";
 
@@ -53,6 +60,8 @@ pub const KUEUE_PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
 /// Node label of GPU feature discovery; a `gpu.productLabel` without a key is a value of this label.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 
+/// Kubernetes' own: the revision of a Deployment, on each pod of it.
+pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 /// Kubernetes' own: the name of its Job, on each pod of it.
 pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// Kubernetes' own: the index of a pod of an Indexed Job. A label since Kubernetes 1.28, and always an annotation.
@@ -65,6 +74,9 @@ pub const GIVES_WAY: &str = "ai.infra.example.com/gives-way";
 pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 /// The cluster autoscaler's own: with the value `false` it does not remove the node of the pod.
 pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
+/// The annotations of a pod that no node autoscaler moves, with their values.
+pub const STAYS_ON_ITS_NODE: [(&str, &str); 2] = [(DO_NOT_DISRUPT, "true"), (SAFE_TO_EVICT, "false")];
 
 /// Kubernetes' own: of a ReplicaSet's pods, those with the lowest cost are deleted first, after those that are not ready.
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

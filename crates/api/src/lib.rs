@@ -13,6 +13,8 @@
 //! - `aidispatcher.rs`: AIDispatcher.
 //! - `aiscaler.rs`: AIScaler.
 //! - `pods.rs`: the pod options of all kinds.
+//! - `pods/scheduling.rs`: on which nodes pods run.
+//! - `pods/volumes.rs`: volumes that users add.
 //! - `source.rs`: where a model is.
 //! - `rules.rs`: CEL rules of several fields, and their messages.
 //! - `schema.rs`: schemas that cannot be derived.

@@ -11,6 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{rules, schema};
 
+mod scheduling;
+mod volumes;
+
+pub use scheduling::{
+    NodeExpression, NodeOperator, PodAntiAffinity, Scheduling, TaintEffect, Toleration, TolerationOperator,
+    TopologySpread, WhenUnsatisfiable,
+};
+pub use volumes::{EmptyDir, UserVolume};
+
 /// Fields of every kind with pods, flattened into its spec.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -48,8 +57,32 @@ pub struct PodOptions {
     #[schemars(schema_with = "schema::pod_annotations")]
     pub pod_annotations: BTreeMap<String, String>,
 
-    /// If true, the controller creates, changes and deletes no child objects, and the conditions say so. The disruption budget
-    /// of an AIDispatcher and the marks of its busy pods still follow the load. Default: false. Changing it restarts nothing.
+    /// Requests and limits of every container that the controller adds to the pods: loader, installer, monitor, uploader. An
+    /// amount that is not set has its default; every default has a CPU limit and a memory limit. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helper_resources: Option<Resources>,
+
+    /// Volumes of the main container, at most 16: ConfigMaps, Secrets, claims and empty folders. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub volumes: Vec<UserVolume>,
+
+    /// ConfigMaps and Secrets whose keys become environment variables of the main container, at most 16. Variables of env and
+    /// those of the controller take precedence. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
+    pub env_from: Vec<EnvFrom>,
+
+    /// Size of `/dev/shm` in the main container, such as 8Gi. What is written there counts as memory of the container.
+    /// Default: 2Gi for AIInference; half of the memory limit for TrainingJob, and no limit without one; the container
+    /// runtime's 64 MiB for AIDispatcher. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::positive_quantity")]
+    pub shared_memory: Option<Quantity>,
+
+    /// If true, the controller creates, changes and deletes no child objects, and the conditions say so. The disruption
+    /// budget of an AIDispatcher and the marks of its busy pods still follow the load. The budget of a single replica of an
+    /// AIInference still ends in time when its node is emptied. Default: false. Changing it restarts nothing.
     #[serde(default)]
     pub paused: bool,
 }
@@ -58,6 +91,13 @@ pub struct PodOptions {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SecurityContext {
+    /// Fixed: runAsUser, runAsGroup and fsGroup are set. Platform: they are left out of the pods, and not used, so that the
+    /// platform chooses them, as OpenShift does. The image must then run with any user. Default: Fixed.
+    // The default is not serialized, so that the hash of specs without this field does not change.
+    #[serde(default, skip_serializing_if = "Ids::is_fixed")]
+    #[schemars(extend("default" = "Fixed"))]
+    pub ids: Ids,
+
     /// Numeric user. Default: 1000. With 0 the pod no longer passes Pod Security `restricted`.
     #[serde(default = "unprivileged")]
     #[schemars(range(min = 0, max = 2147483647))]
@@ -77,89 +117,58 @@ pub struct SecurityContext {
 // Not derived, because that would publish 0 (root) as the default.
 impl Default for SecurityContext {
     fn default() -> Self {
-        Self { run_as_user: unprivileged(), run_as_group: unprivileged(), fs_group: unprivileged() }
+        Self {
+            ids: Ids::Fixed,
+            run_as_user: unprivileged(),
+            run_as_group: unprivileged(),
+            fs_group: unprivileged(),
+        }
     }
 }
 
-/// Constraints on the nodes of pods.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Scheduling {
-    /// Labels that a node must have, at most 16. Default: none.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(schema_with = "schema::node_selector")]
-    pub node_selector: BTreeMap<String, String>,
-
-    /// Tolerations of the pods, at most 16. Pods with GPUs always tolerate `nvidia.com/gpu`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
-    pub tolerations: Vec<Toleration>,
-
-    /// PriorityClass of the pods. Default: the cluster's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = rules::object_name())]
-    pub priority_class_name: Option<String>,
-
-    /// RuntimeClass of the pods, such as `nvidia`. Default: the cluster's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = rules::object_name())]
-    pub runtime_class_name: Option<String>,
-
-    /// Scheduler of the pods. Default: the cluster's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = rules::object_name())]
-    pub scheduler_name: Option<String>,
+/// Who chooses the user and groups of the containers.
+#[derive(Serialize, Deserialize, schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ids {
+    #[default]
+    Fixed,
+    Platform,
 }
 
-/// A toleration, as in a pod.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+impl Ids {
+    fn is_fixed(&self) -> bool {
+        *self == Ids::Fixed
+    }
+}
+
+/// Variables from all keys of a ConfigMap or a Secret of this namespace.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("has(self.key) || self.operator == 'Exists'")
-        .message("operator must be Exists when key is not set").field_path(".operator"),
-    validation = Rule::new("self.operator == 'Equal' || !has(self.value)")
-        .message("must not be set with operator Exists").field_path(".value")
+    validation = Rule::new("has(self.configMapName) != has(self.secretName)")
+        .message("must have exactly one of configMapName and secretName")
 )]
-pub struct Toleration {
-    /// Key of the taint. Without a key, operator must be Exists, and every taint is tolerated.
+pub struct EnvFrom {
+    /// ConfigMap with the variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 317))]
-    pub key: Option<String>,
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub config_map_name: Option<String>,
 
-    /// Equal: tolerates taints with this value. Exists: tolerates any value. Default: Equal.
+    /// Secret with the variables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub secret_name: Option<String>,
+
+    /// Text before the name of each variable. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = rules::env_name())]
+    pub prefix: Option<String>,
+
+    /// If true, the pod starts without the variables if the object does not exist. Default: false.
     #[serde(default)]
-    pub operator: TolerationOperator,
-
-    /// Value of the taint, with operator Equal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
-    pub value: Option<String>,
-
-    /// Effect of the taint. Default: every effect.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effect: Option<TaintEffect>,
-
-    /// Seconds until the pod is evicted after a NoExecute taint was added. Default: no eviction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 31536000))]
-    pub toleration_seconds: Option<i64>,
-}
-
-#[derive(Serialize, Deserialize, schemars::JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TolerationOperator {
-    #[default]
-    Equal,
-    Exists,
-}
-
-#[derive(Serialize, Deserialize, schemars::JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaintEffect {
-    NoSchedule,
-    PreferNoSchedule,
-    NoExecute,
+    pub optional: bool,
 }
 
 /// A Secret of this namespace with registry credentials.

@@ -63,6 +63,10 @@ pub const INSUFFICIENT_GPU: &str = "InsufficientGPU";
 pub const NO_SUCH_PRODUCT: &str = "NoSuchProduct";
 /// `Scheduled`: the scheduler finds no node; the message has its reason.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
+/// A scheduling gate holds a pod back.
+pub const SCHEDULING_GATED: &str = "SchedulingGated";
+/// No scheduler has looked at a pod.
+pub const NO_SCHEDULER: &str = "NoScheduler";
 /// Kueue, or a ResourceQuota, does not admit the pods.
 pub const QUOTA_PENDING: &str = "QuotaPending";
 

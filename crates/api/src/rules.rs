@@ -39,6 +39,40 @@ pub(crate) fn mountable_path() -> Rule {
     )
 }
 
+/// A directory for a volume of the user, in canonical form, also below most folders of the image.
+pub(crate) fn user_mount_path() -> Rule {
+    Rule::new(concat!(
+        r"self.matches(r'^(/[^/:\s\pC]+)+$') && !self.contains('..') && !self.matches(r'/\.(/|$)') && ",
+        r"!self.matches(r'^/(boot|dev|proc|sys)(/|$)') && ",
+        r"!self.matches(r'^/(bin|etc|home|lib|lib32|lib64|libx32|opt|root|run|sbin|tmp|usr|var)$')"
+    ))
+    .message(
+        "must be an absolute path such as /templates, without '..', ':', spaces and a slash at the end, and no folder of \
+         the system (/etc, /usr, /dev …)",
+    )
+}
+
+/// A path inside a volume.
+pub(crate) fn sub_path() -> Rule {
+    Rule::new(r"self.matches(r'^[^/:\s\pC]+(/[^/:\s\pC]+)*$') && !self.matches(r'(^|/)[.]{1,2}(/|$)')")
+        .message("must be a relative path such as adapters/german, without '.', '..', ':' and spaces")
+}
+
+pub(crate) fn volume_name() -> Rule {
+    pattern(
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        "must consist of lower case letters, digits and '-', and start and end with a letter or digit",
+    )
+}
+
+/// Key of a label, with or without a domain.
+pub(crate) fn label_key() -> Rule {
+    pattern(
+        r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        "must be the key of a label, such as topology.kubernetes.io/zone",
+    )
+}
+
 /// User information is refused, because URLs appear in logs and statuses.
 pub(crate) fn http_url() -> Rule {
     pattern(

@@ -30,6 +30,14 @@ pub struct InvalidSource {
     why: &'static str,
 }
 
+impl ModelSource {
+    /// The name of the file, where the source is one file in the format GGUF, which vLLM takes instead of a folder.
+    pub fn gguf_file(&self) -> Option<&str> {
+        let (ModelSource::Store { prefix: path, .. } | ModelSource::Claim { path, .. }) = self;
+        path.rsplit('/').next().filter(|name| name.ends_with(GGUF))
+    }
+}
+
 impl FromStr for ModelSource {
     type Err = InvalidSource;
 
@@ -62,6 +70,9 @@ impl Error for InvalidSource {}
 
 /// Maximum length in characters.
 pub const MAX_LENGTH: u32 = 1024;
+
+/// At the end of the name of such a file.
+pub const GGUF: &str = ".gguf";
 
 const S3: &str = "s3://";
 const PVC: &str = "pvc://";
@@ -232,6 +243,17 @@ mod tests {
         let claim = ModelSource::Claim { name: "m".into(), path: String::new() };
         assert_eq!("s3://m/".parse(), Ok(store));
         assert_eq!("pvc://m/".parse(), Ok(claim));
+    }
+
+    #[test]
+    fn a_source_that_ends_in_gguf_is_a_file() {
+        let file = |text: &str| text.parse::<ModelSource>().unwrap().gguf_file().map(str::to_owned);
+        assert_eq!(file("s3://m/qwen/q4.gguf").as_deref(), Some("q4.gguf"));
+        assert_eq!(file("s3://m/q4.gguf").as_deref(), Some("q4.gguf"));
+        assert_eq!(file("pvc://m/qwen/q4.gguf").as_deref(), Some("q4.gguf"));
+        for folder in ["s3://m.gguf", "pvc://m.gguf", "s3://m/q4.gguf.d", "s3://m/a.gguf/b", "s3://m"] {
+            assert_eq!(file(folder), None, "{folder}");
+        }
     }
 
     #[test]

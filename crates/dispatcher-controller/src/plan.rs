@@ -123,7 +123,7 @@ fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher
         let pinned = revision::or_pinned_defaults(&spec_hash(&dispatcher.spec)?, observed, defaults);
         pinned.and_then(|defaults| validate(dispatcher, &defaults).ok()).ok_or(invalid)
     });
-    valid.and_then(|valid| defaults.own_account.is_not_used_by(valid))
+    valid.and_then(|valid| defaults.own_account.is_not_used_by(valid)).and_then(pod::has_room_for_volumes)
 }
 
 /// The plan for a valid spec.

@@ -5,22 +5,24 @@
 
 use std::time::Duration;
 
-use api::{aiinference::AIInference, reasons};
+use api::{aiinference::AIInference, labels, reasons};
 use jiff::Timestamp;
 use runtime::{
+    controller::ReconcileError as _,
     key::Key,
     read::logs::Tail,
     reconcile::Applied,
     write::{
         apply::{ApplyError, Written},
+        events::{Note, Severity},
         refusal::Refusal,
     },
 };
 use workload::faults::crashes::Reading;
 
 use crate::{
-    Context,
-    plan::{Plan, children::Child, nodes::PodDeletion},
+    Context, NAME,
+    plan::{Plan, children::Child, handover::Mark, nodes::PodDeletion},
 };
 
 pub(crate) async fn apply(
@@ -131,6 +133,9 @@ async fn apply_children(
     if let Some(facts) = &plan.facts {
         ctx.fact_times.note(uid(inference), facts, now);
     }
+    for mark in &plan.marks {
+        annotate(ctx, inference, mark, now).await?;
+    }
     for child in &plan.children {
         match apply_child(ctx, child).await {
             Ok(Written::Contested(contest)) => {
@@ -150,6 +155,33 @@ async fn apply_children(
         }
     }
     Ok(done)
+}
+
+/// Refused marks keep nothing else from being sent: a drain still evicts one of two ready pods.
+async fn annotate(
+    ctx: &Context,
+    inference: &AIInference,
+    mark: &Mark,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
+    let Mark { pod, annotations } = mark;
+    match ctx.pods.annotate(pod, annotations).await {
+        Ok(()) => Ok(()),
+        // The next version of the pod starts a reconcile.
+        Err(error) if error.is_stale() => Ok(()),
+        Err(error) => {
+            let refusal = Refusal::of(error)?;
+            let message = format!(
+                "the annotations of pod {} are refused: {}; allow {NAME} to set {} of pods",
+                pod.metadata.name.as_deref().unwrap_or_default(),
+                refusal.message(),
+                labels::POD_MARKS.join(", ")
+            );
+            let note = Note { severity: Severity::Warning, reason: reasons::DENIED, message };
+            ctx.recorder.publish(inference, &note, now).await;
+            Ok(())
+        }
+    }
 }
 
 async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, ApplyError> {

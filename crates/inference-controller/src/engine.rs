@@ -55,23 +55,36 @@ pub(crate) struct Drain {
     pub(crate) seconds: i64,
 }
 
+/// Major and minor version of an engine.
+pub(crate) type Version = (u32, u32);
+
+/// How the GPUs of a pod share the model; each number is at least 1, also on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parallelism {
+    pub(crate) tensor: i32,
+    pub(crate) pipeline: i32,
+    pub(crate) data: i32,
+}
+
 /// Inputs of the arguments.
 #[derive(Debug)]
 pub(crate) struct Invocation<'a> {
     /// Path of the weights in the pod.
     pub(crate) model_path: &'a str,
     pub(crate) served_model_name: &'a str,
-    /// The image's tag, if it is a version such as `v0.17.1`.
-    pub(crate) version: Option<(u32, u32)>,
-    /// At least 1, also on the CPU.
-    pub(crate) shards: i32,
+    pub(crate) version: Option<Version>,
+    pub(crate) parallelism: Parallelism,
+    /// How long running requests get after SIGTERM.
+    pub(crate) drain_seconds: i64,
+    /// The user's entry point; empty for the image's own.
+    pub(crate) command: &'a [String],
     /// Derived from the object's uid; see `plan::pod::engine`.
     pub(crate) closed_key: &'a str,
     pub(crate) users: &'a [String],
 }
 
 static VLLM: Profile = Profile {
-    id: "vllm-2",
+    id: "vllm-3",
     image: "vllm/vllm-openai:v0.28.0",
     ports: &[HTTP],
     health: Health { ready: "/health", live: "/health" },
@@ -91,27 +104,41 @@ static VLLM: Profile = Profile {
         ("TMPDIR", HOME),
     ],
     arguments: |with| {
-        // The image runs `vllm serve`, whose first argument is the model.
-        let mut arguments = vec![with.model_path.to_owned()];
-        let is_at_least = |version| with.version.is_none_or(|given| given >= version);
-        // Both flags exist since 0.18; older releases refuse to start with them.
-        let drains = is_at_least((0, 18));
-        if drains {
-            // Probes and scrapes would fill the log.
-            arguments.push("--disable-access-log-for-endpoints=/health,/metrics,/ping".to_owned());
-        }
+        // The image runs `vllm serve`, whose first argument is the model. The module behind it has a flag instead.
+        let is_module = with.command.iter().any(|word| word.contains(VLLM_MODULE));
+        let model = with.model_path;
+        let mut arguments = vec![if is_module { format!("--model={model}") } else { model.to_owned() }];
+        // Probes and scrapes would fill the log.
+        let quiet = "--disable-access-log-for-endpoints";
+        arguments.extend(vllm_knows(quiet, with.version).then(|| format!("{quiet}=/health,/metrics,/ping")));
         arguments.extend_from_slice(with.users);
+        let Parallelism { tensor, pipeline, data } = with.parallelism;
         arguments.extend([
             format!("--served-model-name={}", with.served_model_name),
             format!("--port={HTTP_PORT}"),
-            format!("--tensor-parallel-size={}", with.shards),
+            format!("--tensor-parallel-size={tensor}"),
         ]);
-        if drains {
-            arguments.push(format!("--shutdown-timeout={}", VLLM.drain.seconds));
-        }
+        arguments.extend((pipeline > 1).then(|| format!("--pipeline-parallel-size={pipeline}")));
+        arguments.extend((data > 1).then(|| format!("--data-parallel-size={data}")));
+        let drain = "--shutdown-timeout";
+        arguments.extend(vllm_knows(drain, with.version).then(|| format!("{drain}={}", with.drain_seconds)));
         arguments
     },
 };
+
+/// Part of the name of vLLM's server module, in a command.
+const VLLM_MODULE: &str = "api_server";
+
+/// Flags of vLLM by the first version that has them; older versions refuse to start with them. Flags that are not here are
+/// in every supported version (0.8 and later).
+const VLLM_FLAGS: [(&str, Version); 2] =
+    [("--disable-access-log-for-endpoints", (0, 18)), ("--shutdown-timeout", (0, 18))];
+
+/// An image of an unknown version may be old: a vendor's tag, a digest, a nightly build.
+fn vllm_knows(flag: &str, version: Option<Version>) -> bool {
+    let since = VLLM_FLAGS.iter().find(|(known, _)| *known == flag).map(|(_, since)| *since);
+    since.is_none_or(|since| version.is_some_and(|version| version >= since))
+}
 
 static TRITON: Profile = Profile {
     id: "triton-2",
@@ -128,7 +155,9 @@ static TRITON: Profile = Profile {
     ],
     arguments: |with| {
         // The folders of the repository name the models, whose own configuration selects GPUs.
-        let mut arguments = vec!["tritonserver".to_owned()];
+        let mut arguments: Vec<String> = Vec::new();
+        // The image's own entry point runs what follows; a user's names the program itself.
+        arguments.extend(with.command.is_empty().then(|| "tritonserver".to_owned()));
         arguments.extend_from_slice(with.users);
         // Every pod of the cluster reaches the server. Without the key these interfaces load code, read shared memory
         // and change what is logged; health, metadata and inference stay open.
@@ -141,7 +170,7 @@ static TRITON: Profile = Profile {
             format!("--http-port={HTTP_PORT}"),
             "--grpc-port=8001".to_owned(),
             "--metrics-port=8002".to_owned(),
-            format!("--exit-timeout-secs={}", TRITON.drain.seconds),
+            format!("--exit-timeout-secs={}", with.drain_seconds),
         ]);
         arguments
     },
@@ -169,8 +198,8 @@ static TGI: Profile = Profile {
         arguments.extend([
             format!("--model-id={}", with.model_path),
             format!("--port={HTTP_PORT}"),
-            format!("--num-shard={}", with.shards),
-            format!("--graceful-termination-timeout={}", TGI.drain.seconds),
+            format!("--num-shard={}", with.parallelism.tensor),
+            format!("--graceful-termination-timeout={}", with.drain_seconds),
         ]);
         arguments
     },
@@ -197,23 +226,57 @@ impl Profile {
     }
 }
 
-/// Major and minor version from the tag of an image (`repository:v0.17.1-cu124`).
-pub(crate) fn version_of(image: &str) -> Option<(u32, u32)> {
-    let (_, tag) = image.split('@').next()?.rsplit_once(':')?;
-    let mut numbers = tag.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+/// The version of vLLM that the tag of an image names: `v0.17.1`, `0.9.2-cu124`, or after its name as in
+/// `rocm6.3.1_vllm0.8.3_20250410`. Any other number is that of a vendor or of a team: `25.09-py3`, `1.4.0`.
+pub(crate) fn version_of(image: &str) -> Option<Version> {
+    let (_, tag) = image.split('@').next()?.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'))?;
+    match tag.split_once("vllm") {
+        Some((_, named)) => version(named.trim_start_matches(['-', '_'])).filter(is_version),
+        None => version(tag).filter(|(major, _)| *major == MAJOR),
+    }
+}
+
+/// No release of vLLM has another major version yet.
+const MAJOR: u32 = 0;
+/// From here on a number is the year of a vendor's calendar.
+const FIRST_YEAR: u32 = 20;
+
+pub(crate) fn is_version((major, _): &Version) -> bool {
+    *major < FIRST_YEAR
+}
+
+/// `v0.17.1` and `0.17`, also with more behind them.
+pub(crate) fn version(text: &str) -> Option<Version> {
+    let mut parts = text.trim_start_matches('v').splitn(3, '.');
+    let (major, minor) = (parts.next()?, parts.next()?);
+    let minor: &str = minor.split(|char: char| !char.is_ascii_digit()).next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SHARED: Parallelism = Parallelism { tensor: 2, pipeline: 1, data: 1 };
+
     fn arguments(engine: Engine, image: &str, users: &[String]) -> Vec<String> {
+        invoked(engine, image, &[], SHARED, users)
+    }
+
+    fn invoked(
+        engine: Engine,
+        image: &str,
+        command: &[String],
+        parallelism: Parallelism,
+        users: &[String],
+    ) -> Vec<String> {
         Profile::newest(engine).arguments(&Invocation {
             model_path: "/models/qwen",
             served_model_name: "name",
             version: version_of(image),
-            shards: 2,
+            parallelism,
+            drain_seconds: 60,
+            command,
             closed_key: "key",
             users,
         })
@@ -234,7 +297,7 @@ mod tests {
     fn every_flag_of_the_controller_comes_after_the_users_and_is_refused_to_them() {
         let users = ["--of-the-user".to_owned()];
         for engine in Engine::ALL {
-            let arguments = arguments(engine, "engine:99.1", &users);
+            let arguments = arguments(engine, "engine:0.99.1", &users);
             let position = arguments.iter().position(|argument| *argument == users[0]).unwrap();
             let flags = arguments.iter().skip(position + 1).filter_map(|argument| argument.split('=').next());
             for flag in flags {
@@ -244,22 +307,79 @@ mod tests {
     }
 
     #[test]
-    fn an_old_vllm_gets_no_flag_that_it_does_not_support() {
-        let has_drain = |image: &str| {
-            arguments(Engine::Vllm, image, &[])
-                .iter()
-                .any(|argument| argument.starts_with("--shutdown-timeout"))
+    fn vllm_gets_only_flags_that_its_version_has() {
+        let has = |flag: &str, image: &str| {
+            arguments(Engine::Vllm, image, &[]).iter().any(|argument| argument.starts_with(flag))
         };
-        assert!(!has_drain("vllm/vllm-openai:v0.17.1"));
-        assert!(has_drain("vllm/vllm-openai:v0.18.0"));
-        assert!(has_drain("registry:5000/mine@sha256:00"), "an unknown version counts as new");
+        for (flag, (major, minor)) in VLLM_FLAGS {
+            assert!(!has(flag, &format!("vllm/vllm-openai:v{major}.{}.9", minor - 1)), "{flag}");
+            assert!(has(flag, &format!("vllm/vllm-openai:v{major}.{minor}.0")), "{flag}");
+            for unknown in [
+                "registry:5000/mine@sha256:00",
+                "registry:5000/mine",
+                "vllm:nightly",
+                "vendor/vllm:25.09-py3",
+                "rocm/vllm:rocm6.3.1_mi300_vllm0.8.3_20250410",
+            ] {
+                assert!(!has(flag, unknown), "{flag} for {unknown}");
+            }
+            assert!(has(flag, VLLM.image), "{flag}");
+        }
+    }
+
+    #[test]
+    fn the_module_of_vllm_gets_the_model_by_a_flag() {
+        let first = |command: &[&str]| {
+            let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+            invoked(Engine::Vllm, "vllm:v0.20.0", &command, SHARED, &[]).remove(0)
+        };
+        assert_eq!(first(&["python3", "-m", "vllm.entrypoints.openai.api_server"]), "--model=/models/qwen");
+        assert_eq!(first(&["vllm", "serve"]), "/models/qwen");
+        assert_eq!(first(&[]), "/models/qwen");
+    }
+
+    #[test]
+    fn a_command_for_triton_names_the_program() {
+        let first =
+            |command: &[String]| invoked(Engine::Triton, "t:26.07-py3", command, SHARED, &[]).remove(0);
+        assert_eq!(first(&[]), "tritonserver");
+        assert!(first(&["/opt/tritonserver/bin/tritonserver".to_owned()]).starts_with("--"));
+    }
+
+    #[test]
+    fn vllm_gets_the_parallelism_that_is_not_one() {
+        let of = |tensor, pipeline, data| {
+            let parallelism = Parallelism { tensor, pipeline, data };
+            let arguments = invoked(Engine::Vllm, "vllm:v0.20.0", &[], parallelism, &[]);
+            arguments.into_iter().filter(|one| one.contains("-parallel-size")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(4, 1, 1), "--tensor-parallel-size=4");
+        assert_eq!(of(2, 3, 1), "--tensor-parallel-size=2 --pipeline-parallel-size=3");
+        assert_eq!(of(1, 1, 8), "--tensor-parallel-size=1 --data-parallel-size=8");
     }
 
     #[test]
     fn a_version_is_read_from_the_tag_alone() {
-        assert_eq!(version_of("vllm/vllm-openai:v0.17.1"), Some((0, 17)));
-        assert_eq!(version_of("vllm/vllm-openai:0.9.2-cu124@sha256:00"), Some((0, 9)));
-        assert_eq!(version_of("registry:5000/vllm"), None);
-        assert_eq!(version_of("vllm:nightly"), None);
+        for (image, version) in [
+            ("vllm/vllm-openai:v0.17.1", Some((0, 17))),
+            ("vllm/vllm-openai:0.9.2-cu124@sha256:00", Some((0, 9))),
+            ("vllm/vllm-openai:0.9rc1", Some((0, 9))),
+            ("rocm/vllm:rocm6.3.1_mi300_vllm0.8.3_20250410", Some((0, 8))),
+            ("rocm/vllm:rocm6.3_vllm_0.10.0", Some((0, 10))),
+            ("vendor/vllm:25.09-py3", None),
+            ("team/vllm:1.4.0", None),
+            ("vllm:12.4-cuda", None),
+            ("vllm:vllm25.09", None),
+            ("registry:5000/vllm", None),
+            ("registry.example.com:5000/0.9/vllm", None),
+            ("vllm:nightly", None),
+            ("vllm:20250410", None),
+        ] {
+            assert_eq!(version_of(image), version, "{image}");
+        }
+        assert_eq!(
+            (version("v0.17.1"), version("0.17"), version("17")),
+            (Some((0, 17)), Some((0, 17)), None)
+        );
     }
 }

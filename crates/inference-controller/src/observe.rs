@@ -52,6 +52,8 @@ pub(crate) struct Observed {
     /// Metadata of its PodDisruptionBudget.
     pub(crate) budget: Option<ObjectMeta>,
     pub(crate) nodes: Nodes,
+    /// Nodes with its pods that are about to go; empty without a watch of nodes.
+    pub(crate) leaving_nodes: BTreeSet<String>,
     /// Errors of the GPUs of its pods.
     pub(crate) gpu_faults: PodFaults,
     /// Capacity of its GPU resource by node; `None` unless it is needed, because counting reads all pods of the cluster.
@@ -89,7 +91,9 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let is_stale = ctx.pods.watch_fails_since().is_some() || ctx.inferences.watch_fails_since().is_some();
     let gpu_faults = ctx.agents.faults_of(pods(), is_stale);
     let mut nodes = Nodes::default();
+    let mut leaving_nodes = BTreeSet::new();
     if let Some(known) = &ctx.nodes {
+        leaving_nodes = leaving(pods(), known);
         nodes = nodes_of(pods(), known, &ctx.losses, now);
         // The watch of AIInferences counts, too: the object may have been paused meanwhile.
         nodes.is_stale = is_stale || known.watch_fails_since().is_some();
@@ -117,6 +121,7 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         failed,
         budget,
         nodes,
+        leaving_nodes,
         gpu_faults,
         capacities: None,
         claim,
@@ -287,9 +292,9 @@ pub(crate) fn keys_of_event(pods: &Cache<PodView>, event: &EventView) -> Vec<Key
     pod.map(|pod| keys_by_instance(&*pod)).unwrap_or_default()
 }
 
-/// The AIInferences with pods on a node that is lost or deleted.
+/// The AIInferences with pods on a node that is lost, deleted or about to go.
 pub(crate) fn keys_on_lost(known: &Cache<NodeView>, pods: &Cache<PodView>, node: &NodeView) -> Vec<Key> {
-    if known.get(&Key::of(node)).is_some() && node.lost().is_none() {
+    if known.get(&Key::of(node)).is_some() && node.lost().is_none() && !node.is_leaving() {
         return Vec::new();
     }
     let pods = pods.all();
@@ -305,6 +310,13 @@ fn nodes_of<'a>(
 ) -> Nodes {
     let names = pods.filter_map(|pod| pod.node.as_deref());
     Nodes::of(names, |name| known.get(&Key::new("", name)), || known.all(), losses, now)
+}
+
+/// The nodes of these pods that are about to go.
+fn leaving<'a>(pods: impl Iterator<Item = &'a PodView>, known: &Cache<NodeView>) -> BTreeSet<String> {
+    let names = pods.filter_map(|pod| pod.node.as_deref());
+    let is_leaving = |name: &&str| known.get(&Key::new("", name)).is_some_and(|node| node.is_leaving());
+    names.filter(is_leaving).map(str::to_owned).collect()
 }
 
 fn owned<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &str) -> Option<Arc<V>> {

@@ -25,6 +25,7 @@ mod conditions;
 pub(crate) mod defaults;
 mod events;
 mod faults;
+pub(crate) mod handover;
 mod metadata;
 pub(crate) mod nodes;
 mod pod;
@@ -35,6 +36,7 @@ mod status;
 use children::{Child, children, pod_disruption_budget};
 use conditions::Decided;
 use defaults::Defaults;
+use handover::{Mark, Release};
 use nodes::PodDeletion;
 use status::Delayed;
 
@@ -48,6 +50,9 @@ pub(crate) struct Plan {
     /// What is sent instead of all else if one of the deletions fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unless_deleted: Option<Box<Plan>>,
+    /// Pods whose annotations say whether they may go.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) marks: Vec<Mark>,
     /// In the order in which they are applied.
     pub(crate) children: Vec<Child>,
     /// Budgets to delete, with uid and version as preconditions.
@@ -129,6 +134,7 @@ pub(crate) fn refused(
 /// The spec, if pods may run with it.
 fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, Invalid> {
     let valid = defaults.own_account.is_not_used_by(validate(&observed.inference)?)?;
+    let valid = pod::has_room_for_volumes(valid)?;
     match &valid.tolerated {
         // A flag that an earlier release accepted is refused only if no pods run with it.
         Some(invalid) if !revision::has_pods(&valid, observed) => Err(invalid.clone()),
@@ -174,13 +180,14 @@ pub(crate) fn of_valid(
 ) -> Plan {
     let decided = decided(valid, observed, defaults, now);
     let assessment = conditions::of_valid(valid, observed, &decided, now);
-    let Decided { revision, migration: _, rollout } = decided;
+    let Decided { revision, migration: _, rollout, handover } = decided;
     let requeue_after = nodes::requeue_after(observed, allowance, now);
-    let soonest =
-        [rollout.requeue_after, requeue_after, assessment.requeue_after].into_iter().flatten().min();
+    let waits = [rollout.requeue_after, requeue_after, assessment.requeue_after, handover.requeue_after];
+    let soonest = waits.into_iter().flatten().min();
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let mut facts = rollout.shortages;
     facts.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
+    facts.extend(handover.fact.clone());
     let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
     if let Some(warning) =
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
@@ -193,18 +200,29 @@ pub(crate) fn of_valid(
     let Delayed { status, wait, fact } = status::delayed(observed, status, now);
     facts.extend(fact);
     let logs = faults::logs_to_read(revision.pods, observed);
-    let (mut all, mut superfluous) = (Vec::new(), None);
-    if !valid.pods.paused {
-        all = children(valid, &revision, observed, rollout.strategy);
-        superfluous = pod_disruption_budget::superfluous(valid, observed);
+    let written = status_only(status, events, soonest.into_iter().chain(wait).min(), allowance);
+    let written = Plan { logs, facts: Some(facts), ..written };
+    if valid.pods.paused {
+        return released(written, observed, now);
     }
+    let superfluous = pod_disruption_budget::superfluous(valid, observed, &handover);
     Plan {
-        children: all,
+        children: children(valid, &revision, observed, rollout.strategy, &handover),
         budget_deletions: superfluous.into_iter().collect(),
-        logs,
-        facts: Some(facts),
-        ..status_only(status, events, soonest.into_iter().chain(wait).min(), allowance)
+        marks: handover.marks,
+        ..written
     }
+}
+
+/// A plan without children, with the end of a budget that holds back the eviction of a single pod.
+fn released(plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
+    let Release { budget, fact, requeue_after } = handover::release(observed, now);
+    let facts = match fact {
+        Some(fact) => Some(plan.facts.into_iter().flatten().chain([fact]).collect()),
+        None => plan.facts,
+    };
+    let requeue_after = plan.requeue_after.into_iter().chain(requeue_after).min();
+    Plan { budget_deletions: budget.into_iter().collect(), facts, requeue_after, ..plan }
 }
 
 /// The plan for an invalid spec: children stay unchanged.
@@ -213,7 +231,8 @@ fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: 
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, assessment, now) };
-    status_only(status, events, nodes::requeue_after(observed, allowance, now), allowance)
+    let requeue_after = nodes::requeue_after(observed, allowance, now);
+    released(status_only(status, events, requeue_after, allowance), observed, now)
 }
 
 /// The plan after the API server has refused a child or the deletion of a pod: report it, and retry later.
@@ -232,7 +251,7 @@ fn of_refused(
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
     let requeue_after = nodes::requeue_after(observed, allowance, now).into_iter().chain([wait]).min();
-    status_only(status, events, requeue_after, allowance)
+    released(status_only(status, events, requeue_after, allowance), observed, now)
 }
 
 fn decided<'a>(
@@ -244,7 +263,8 @@ fn decided<'a>(
     let revision = revision::revision(valid, observed, defaults);
     let rollout = rollout::rollout(valid, &revision, observed, now);
     let migration = nodes::migration_state(valid, &revision, observed, now);
-    Decided { revision, migration, rollout }
+    let handover = handover::handover(valid, &revision, observed, defaults, now);
+    Decided { revision, migration, rollout, handover }
 }
 
 /// A plan that writes nothing, and is made again at once.
@@ -260,11 +280,12 @@ fn status_only(
     requeue_after: Option<Duration>,
     allowance: &Allowance,
 ) -> Plan {
-    let (deletions, unless_deleted, children, budget_deletions, logs, facts) = Default::default();
+    let (deletions, unless_deleted, marks, children, budget_deletions, logs, facts) = Default::default();
     let allowance = allowance.clone();
     Plan {
         deletions,
         unless_deleted,
+        marks,
         children,
         budget_deletions,
         status,

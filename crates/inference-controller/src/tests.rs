@@ -51,6 +51,13 @@ pub(crate) fn pod(parts: &str) -> PodView {
         conditions.push(json!({"type": "Ready", "status": "True"}));
     }
     let named = |list: &serde_json::Value| list.as_array().cloned().unwrap_or_default();
+    let mut annotations = serde_json::Map::new();
+    if !parts["cost"].is_null() {
+        annotations.insert(labels::POD_DELETION_COST.to_owned(), parts["cost"].clone());
+    }
+    if parts["keeps"] == json!(true) {
+        annotations.extend(labels::STAYS_ON_ITS_NODE.map(|(key, value)| (key.to_owned(), json!(value))));
+    }
     serde_json::from_value(json!({
         "metadata": {
             "name": parts["name"].as_str().unwrap_or("chat-0"),
@@ -61,6 +68,7 @@ pub(crate) fn pod(parts: &str) -> PodView {
                 labels::INSTANCE: "chat",
             },
             "uid": parts["name"].as_str().unwrap_or("chat-0"),
+            "annotations": annotations,
             "creationTimestamp": parts["created"],
         },
         "spec": {
@@ -105,6 +113,7 @@ impl Scene {
                 failed: Vec::new(),
                 budget: None,
                 nodes: Nodes::default(),
+                leaving_nodes: Default::default(),
                 gpu_faults: Default::default(),
                 capacities: None,
                 claim: None,
@@ -204,6 +213,11 @@ impl Scene {
             failure.map(|failure| (pod.uid().to_owned(), failure)).into_iter().collect();
     }
 
+    /// The node is about to go.
+    pub(crate) fn empties(&mut self, node: &str) {
+        self.observed.leaving_nodes.insert(node.to_owned());
+    }
+
     pub(crate) fn observed(&self) -> Observed {
         self.observed.clone()
     }
@@ -214,6 +228,10 @@ impl Scene {
 
     pub(crate) fn plan(&self) -> Plan {
         self.plan_with(&defaults(&[]), at(0))
+    }
+
+    pub(crate) fn plan_at(&self, seconds: i64) -> Plan {
+        self.plan_with(&defaults(&[]), at(seconds))
     }
 
     pub(crate) fn plan_with(&self, defaults: &Defaults, now: Timestamp) -> Plan {

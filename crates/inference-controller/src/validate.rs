@@ -7,8 +7,8 @@ use std::{net::IpAddr, time::Duration};
 
 use api::{
     aiinference::{
-        AIInference, AIInferenceSpec, Addressing, DEFAULT_SURGE_TIMEOUT_SECONDS, Engine, Medium, ModelLoader,
-        ModelStore, ModelVolume, Rollout,
+        AIInference, AIInferenceSpec, Addressing, DEFAULT_SURGE_TIMEOUT_SECONDS, Disruption, Engine, Medium,
+        ModelLoader, ModelStore, ModelVolume, Rollout,
     },
     labels,
     pods::{EnvVar, PodOptions, Resources},
@@ -24,7 +24,10 @@ use workload::{
     faults::gpu::{Gpus, NodeLabel},
 };
 
-use crate::InferenceArgs;
+use crate::{
+    InferenceArgs,
+    engine::{Parallelism, Version, is_version, version},
+};
 
 mod flags;
 
@@ -42,12 +45,19 @@ pub(crate) struct ValidInference {
     pub(crate) served_model_name: String,
     pub(crate) image: Option<String>,
     pub(crate) args: Vec<String>,
+    pub(crate) command: Vec<String>,
+    /// `None`: by the image.
+    pub(crate) engine_version: Option<Version>,
+    pub(crate) parallelism: Parallelism,
+    /// `None`: the engine's default.
+    pub(crate) drain_seconds: Option<i32>,
     pub(crate) env: Vec<EnvVar>,
     pub(crate) resources: Resources,
     pub(crate) gpus: Option<Gpus>,
     pub(crate) replicas: i32,
     pub(crate) warmup_timeout_seconds: i32,
     pub(crate) rollout: Rollout,
+    pub(crate) disruption: Disruption,
     /// How long a shortage may last before an old pod is deleted first.
     pub(crate) surge_timeout: Duration,
     pub(crate) pods: PodOptions,
@@ -63,7 +73,13 @@ pub(crate) struct ValidInference {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Source {
     /// Copied into each pod.
-    Store { uri: String, store: Store, volume: Volume },
+    Store {
+        uri: String,
+        /// The one file that is the model, if the source names it.
+        file: Option<String>,
+        store: Store,
+        volume: Volume,
+    },
     /// Mounted read-only from a claim.
     Claim { claim: String, path: Option<String> },
 }
@@ -151,12 +167,17 @@ pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invali
         owner,
         image: spec.image.clone(),
         args: spec.args.clone(),
+        command: spec.command.clone(),
+        engine_version: engine_version(spec)?,
+        parallelism: parallelism(spec)?,
+        drain_seconds: spec.drain_seconds,
         env: spec.env.clone(),
         resources,
         gpus,
         replicas: spec.replicas,
         warmup_timeout_seconds: spec.warmup_timeout_seconds,
         rollout: spec.rollout,
+        disruption: spec.disruption,
         surge_timeout: Duration::from_secs(u64::from(spec.surge_timeout_seconds.unsigned_abs())),
         pods: spec.pods.clone(),
         loader,
@@ -180,6 +201,7 @@ fn source(spec: &AIInferenceSpec) -> Result<Source, Invalid> {
         ModelSource::Store { .. } => Source::Store {
             // As the user wrote it; another spelling of the same location must not restart pods.
             uri: spec.model_source.clone(),
+            file: source.gguf_file().filter(|_| spec.engine == Engine::Vllm).map(str::to_owned),
             store: store(spec.model_store.as_ref())?,
             volume: volume(spec.model_volume.as_ref())?,
         },
@@ -273,6 +295,38 @@ fn gpus(spec: &AIInferenceSpec) -> Result<Option<Gpus>, Invalid> {
     Ok(Some(Gpus { count: gpu.count, resource: gpu.resource_name.clone(), products }))
 }
 
+fn engine_version(spec: &AIInferenceSpec) -> Result<Option<Version>, Invalid> {
+    let parsed = spec.engine_version.as_deref().map(|text| {
+        version(text).filter(is_version).ok_or_else(|| {
+            Invalid(format!(
+                "spec.engineVersion {text:?} is not a version of the engine; use for example 0.17.1"
+            ))
+        })
+    });
+    parsed.transpose()
+}
+
+fn parallelism(spec: &AIInferenceSpec) -> Result<Parallelism, Invalid> {
+    // At least 1, also on the CPU.
+    let gpus = spec.gpu.count.max(1);
+    let Some(given) = &spec.parallelism else {
+        return Ok(Parallelism { tensor: gpus, pipeline: 1, data: 1 });
+    };
+    let (pipeline, data) = (given.pipeline, given.data);
+    let others = i64::from(pipeline) * i64::from(data);
+    let rest = if others > 0 { i64::from(gpus) / others } else { 0 };
+    let tensor = given.tensor.map_or(rest, i64::from);
+    let product = tensor * others;
+    let tensor = i32::try_from(tensor).unwrap_or_default();
+    if product != i64::from(gpus) || tensor < 1 {
+        return Err(Invalid(format!(
+            "spec.parallelism: tensor times pipeline times data must be gpu.count: {tensor} × {pipeline} × {data} is not \
+             {gpus}"
+        )));
+    }
+    Ok(Parallelism { tensor, pipeline, data })
+}
+
 /// Memory must be parseable, because the size of a model volume may be added to it.
 fn memory_is_valid(field: &str, resources: &Resources) -> Result<(), Invalid> {
     for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
@@ -292,6 +346,7 @@ fn spec_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
     let mut spec = spec.clone();
     spec.replicas = 0;
     spec.rollout = Rollout::Auto;
+    spec.disruption = Disruption::Surge;
     // The default is not serialized, so specs without this field keep their hash.
     spec.surge_timeout_seconds = DEFAULT_SURGE_TIMEOUT_SECONDS;
     spec.node_failure_seconds = 0;
@@ -354,6 +409,7 @@ mod tests {
             valid.source,
             Source::Store {
                 uri: "s3://models/qwen".into(),
+                file: None,
                 store: Store {
                     endpoint: None,
                     region: "us-east-1".into(),
@@ -454,6 +510,33 @@ mod tests {
     }
 
     #[test]
+    fn the_calendar_of_a_vendor_is_no_version_of_an_engine() {
+        let with = |version: &str| {
+            format!("{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, engineVersion: '{version}'}}")
+        };
+        assert_eq!(valid(&with("v0.10.2")).engine_version, Some((0, 10)));
+        assert!(refusal(&with("25.09")).starts_with("spec.engineVersion \"25.09\" is not a version"));
+    }
+
+    #[test]
+    fn the_gpus_of_a_pod_are_shared_out_completely() {
+        let with = |count: i32, more: &str| {
+            format!("{{modelSource: s3://m, engine: vllm, gpu: {{count: {count}}}, parallelism: {more}}}")
+        };
+        let of = |count, more: &str| {
+            let Parallelism { tensor, pipeline, data } = valid(&with(count, more)).parallelism;
+            (tensor, pipeline, data)
+        };
+        assert_eq!(of(6, "{tensor: 2, pipeline: 3}"), (2, 3, 1));
+        assert_eq!(of(8, "{data: 4}"), (2, 1, 4));
+        assert_eq!(valid(MINIMAL).parallelism, Parallelism { tensor: 1, pipeline: 1, data: 1 });
+        for (count, more) in [(6, "{tensor: 4}"), (4, "{pipeline: 3}"), (2, "{data: 4}"), (1, "{data: 0}")] {
+            let refused = refusal(&with(count, more));
+            assert!(refused.starts_with("spec.parallelism: tensor times pipeline times data"), "{refused}");
+        }
+    }
+
+    #[test]
     fn a_digest_of_the_model_is_refused_where_nothing_would_check_it() {
         let digest = format!("modelStore: {{manifestDigest: 'sha256:{}'}}", "0".repeat(64));
         let with =
@@ -492,6 +575,14 @@ mod tests {
             "replicas" => json!(7),
             "warmupTimeoutSeconds" => json!(301),
             "image" => json!("a/b:c"),
+            "command" => json!(["vllm", "serve"]),
+            "engineVersion" => json!("0.17.1"),
+            "parallelism" => json!({"pipeline": 1, "data": 1}),
+            "drainSeconds" => json!(600),
+            "helperResources" => json!({"limits": {"cpu": "1"}}),
+            "volumes" => json!([{"name": "a", "mountPath": "/a", "claimName": "c"}]),
+            "envFrom" => json!([{"secretName": "a"}]),
+            "sharedMemory" => json!("8Gi"),
             "args" => json!(["--x"]),
             "env" => json!([{"name": "A", "value": "b"}]),
             "resources" => json!({"limits": {"cpu": "1"}}),
@@ -500,6 +591,7 @@ mod tests {
             "modelLoader" => json!({}),
             "modelVolume" => json!({"size": "1Gi"}),
             "rollout" => json!("Replace"),
+            "disruption" => json!("Allow"),
             "surgeTimeoutSeconds" => json!(30),
             "nodeFailureSeconds" => json!(5),
             "securityContext" => json!({"runAsUser": 2000}),

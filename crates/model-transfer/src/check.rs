@@ -7,6 +7,7 @@ mod disk;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
+use api::source::GGUF;
 use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::fault::{Cause, Fault};
@@ -52,10 +53,15 @@ pub(crate) async fn check(
     let (path, root) = (folder.to_owned(), root.to_owned());
     let look = move || {
         let entries = disk::entries(&path, &root, engine)?;
-        verdict(engine, &path.display().to_string(), &entries)
+        verdict(engine, &path.display().to_string(), &entries, is_gguf(&path))
     };
     in_time(folder, within, look).await?;
     Ok(format!("{} holds a model", folder.display()))
+}
+
+/// Whether the path names one file that is a whole model.
+fn is_gguf(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(GGUF)
 }
 
 /// A volume that hangs blocks one thread; this function returns all the same.
@@ -78,12 +84,14 @@ async fn in_time<T: Send + 'static>(
 }
 
 /// Checks a model that is still in the store, by the paths of its files and of its empty folders, which end with a slash.
+/// `is_one_file`: the source names one file.
 pub(crate) fn check_paths<'p>(
     engine: Engine,
     place: &str,
     paths: impl Iterator<Item = &'p str>,
+    is_one_file: bool,
 ) -> Result<(), Fault> {
-    verdict(engine, place, &entries_of(paths))
+    verdict(engine, place, &entries_of(paths), is_one_file)
 }
 
 fn entries_of<'p>(paths: impl Iterator<Item = &'p str>) -> Vec<Entry> {
@@ -110,9 +118,9 @@ fn entries_of<'p>(paths: impl Iterator<Item = &'p str>) -> Vec<Entry> {
     kinds.into_iter().map(|(name, kind)| Entry { name: name.to_owned(), kind }).collect()
 }
 
-fn verdict(engine: Engine, place: &str, entries: &[Entry]) -> Result<(), Fault> {
+fn verdict(engine: Engine, place: &str, entries: &[Entry], is_one_file: bool) -> Result<(), Fault> {
     let wrong = match engine {
-        Engine::Vllm => wrong_for_vllm(place, entries),
+        Engine::Vllm => wrong_for_vllm(place, entries, is_one_file),
         Engine::Tgi => wrong_without_config(place, entries),
         Engine::Triton => wrong_for_triton(place, entries),
     };
@@ -126,15 +134,22 @@ const PARAMS_JSON: &str = "params.json";
 /// The configuration of a model in Triton's repository.
 const CONFIG: &str = "config.pbtxt";
 
-fn wrong_for_vllm(place: &str, entries: &[Entry]) -> Option<String> {
-    let ggufs = entries.iter().filter(|entry| entry.name.ends_with(".gguf") && entry.kind == Kind::File);
-    let has_params = entries.iter().any(|entry| entry.name == PARAMS_JSON && entry.kind == Kind::File);
-    match ggufs.count() {
-        _ if has_params => None,
-        1 => None,
-        0 => wrong_without_config(place, entries),
-        count => wrong_without_config(place, entries)
-            .map(|_| format!("{place} holds {count} .gguf files and no {CONFIG_JSON}: keep one of them")),
+/// vLLM takes a folder with a configuration, or one file in the format GGUF. Of a folder it wants the configuration, also if
+/// such a file is in it.
+fn wrong_for_vllm(place: &str, entries: &[Entry], is_one_file: bool) -> Option<String> {
+    let is_file = |entry: &&Entry| entry.kind == Kind::File;
+    if entries.iter().filter(is_file).any(|entry| entry.name == PARAMS_JSON) {
+        return None;
+    }
+    let mut ggufs = entries.iter().filter(is_file).filter(|entry| entry.name.ends_with(GGUF));
+    match (ggufs.next(), is_one_file) {
+        (Some(_), true) => None,
+        (Some(Entry { name, .. }), false) => wrong_without_config(place, entries).map(|_| {
+            format!(
+                "{place} holds {name} and no {CONFIG_JSON}: name the file in the source, as in {place}/{name}"
+            )
+        }),
+        (None, _) => wrong_without_config(place, entries),
     }
 }
 
@@ -223,7 +238,7 @@ mod tests {
     use super::*;
 
     fn message(engine: Engine, paths: &[&str]) -> Option<String> {
-        let fault = check_paths(engine, "/models", paths.iter().copied()).err()?;
+        let fault = check_paths(engine, "/models", paths.iter().copied(), false).err()?;
         assert_eq!(fault.cause, Cause::NotFound);
         Some(fault.to_string())
     }
@@ -250,11 +265,23 @@ mod tests {
                 Some("SourceNotFound: /models holds no model: expected config.json; found: llama, qwen")
             );
         }
-        assert_eq!(message(Engine::Vllm, &["model.gguf"]), None);
         assert_eq!(message(Engine::Vllm, &["params.json"]), None);
         assert!(message(Engine::Tgi, &["model.gguf"]).is_some());
-        assert!(message(Engine::Vllm, &["a.gguf", "b.gguf"]).unwrap().contains("2 .gguf files"));
         assert_eq!(message(Engine::Vllm, &["a.gguf", "b.gguf", "config.json"]), None);
+    }
+
+    #[test]
+    fn a_gguf_file_is_named_by_the_source_and_not_its_folder() {
+        let one = |engine| check_paths(engine, "s3://m/q4.gguf", ["q4.gguf"].into_iter(), true);
+        assert!(one(Engine::Vllm).is_ok());
+        assert!(one(Engine::Tgi).is_err());
+        assert_eq!(
+            message(Engine::Vllm, &["q4.gguf", "README.md"]).as_deref(),
+            Some(
+                "SourceNotFound: /models holds q4.gguf and no config.json: name the file in the source, as in \
+                 /models/q4.gguf"
+            )
+        );
     }
 
     #[test]

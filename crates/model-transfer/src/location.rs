@@ -19,6 +19,14 @@ pub(crate) struct Location {
 )]
 pub(crate) struct InvalidLocation(String);
 
+impl Location {
+    /// See [`ModelSource::gguf_file`].
+    pub(crate) fn gguf_file(&self) -> Option<String> {
+        let Self { bucket, prefix } = self.clone();
+        ModelSource::Store { bucket, prefix }.gguf_file().map(str::to_owned)
+    }
+}
+
 impl FromStr for Location {
     type Err = InvalidLocation;
 

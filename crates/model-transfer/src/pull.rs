@@ -94,7 +94,9 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
         transfer.threads_ended().await;
     };
     if let Some(engine) = engine {
-        check::check(root, root, *engine, CHECK_WITHIN).await?;
+        let file = source.gguf_file().filter(|_| *engine == check::Engine::Vllm);
+        let model = file.map_or_else(|| root.clone(), |name| root.join(name));
+        check::check(&model, root, *engine, CHECK_WITHIN).await?;
     }
     let fetched = Size(transfer.progress.bytes_moved());
     Ok(format!("{source} is in place: {report}; fetched {fetched} in {}", clock(began.elapsed().as_secs())))
@@ -114,7 +116,12 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
     if let Some(engine) = engine {
         let folders: Vec<String> = listed.empty_folders.keys().map(|path| format!("{path}/")).collect();
         let paths = listed.files.keys().chain(&folders).map(String::as_str);
-        check::check_paths(*engine, &source.to_string(), paths)?;
+        check::check_paths(*engine, &source.to_string(), paths, listed.is_one_object)?;
+        if *engine == check::Engine::Vllm && source.gguf_file().is_some() && !listed.is_one_object {
+            let message =
+                format!("{source} is a folder, and its name ends like that of a file: rename the folder");
+            return Err(Fault::new(Cause::NotFound, message));
+        }
     }
     if let Some(limit) = size_limit {
         let sizes = listed.files.values().map(|object| object.size);

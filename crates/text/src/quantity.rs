@@ -64,6 +64,10 @@ impl Bytes {
         Self((self.0 + other.0).min(MAX))
     }
 
+    pub fn half(self) -> Self {
+        Self(self.0 / 2)
+    }
+
     /// The canonical text, as the API server stores it.
     pub fn quantity(self) -> Quantity {
         const BINARY: [(&str, u128); 4] =

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use api::trainingjob::{Phase, TrainingJob, TrainingJobStatus};
+use api::trainingjob::{DependencyResult, Phase, TrainingJob, TrainingJobStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     batch::v1::Job,
@@ -14,6 +14,7 @@ use k8s_openapi::api::{
 use runtime::{reconcile::Decision, write::events::Note};
 use serde::Serialize;
 use workload::{
+    faults::unplaced::unplaced,
     time::{elapsed, remaining},
     views::pod::PodView,
 };
@@ -140,6 +141,12 @@ struct Scene<'a> {
     now: Timestamp,
 }
 
+/// What is read of other jobs, as far as the status has it.
+fn known_results(job: &TrainingJob) -> Vec<DependencyResult> {
+    let records = job.status.iter().flat_map(|status| &status.dependencies);
+    records.filter_map(|record| record.result.clone()).collect()
+}
+
 /// What is written, or what the API server has to be asked before. `own`: the account of this process.
 pub(crate) fn plan(
     observed: &Observed,
@@ -153,7 +160,9 @@ pub(crate) fn plan(
     if let Some(doubt) = doubts::of_observed(observed) {
         return Decision::Doubt(doubt);
     }
-    let valid = validate(&observed.job).and_then(|valid| own.is_not_used_by(valid));
+    let valid = validate(&observed.job)
+        .and_then(|valid| own.is_not_used_by(valid))
+        .and_then(|valid| children::pod::has_room_for_volumes(valid, &known_results(&observed.job)));
     let run = match &valid {
         Ok(valid) => {
             let stage = stage::stage(valid, observed, &defaults.timings, now);
@@ -309,7 +318,9 @@ impl Scene<'_> {
         plan.facts.extend(idle::fact(self.observed, attempt));
         let idle = idle::requeue_after(self.valid, self.observed, attempt, self.now);
         let volumes = self.volumes_requeue(&attempt.pods);
-        plan.requeue_after = attempt.requeue_after.into_iter().chain(idle).chain(volumes).min();
+        let unplaced = self.unplaced_requeue(&attempt.pods);
+        plan.requeue_after =
+            attempt.requeue_after.into_iter().chain(idle).chain(volumes).chain(unplaced).min();
         plan
     }
 
@@ -324,6 +335,13 @@ impl Scene<'_> {
             attempt: attempt.number,
             output_dir: self.valid.output.dir.clone(),
         })
+    }
+
+    /// When a pod that no scheduler has looked at is reported.
+    fn unplaced_requeue(&self, pods: &[&PodView]) -> Option<Duration> {
+        let capacities = self.observed.capacities.as_deref();
+        let demand = status::conditions::demand(self.valid);
+        pods.iter().filter_map(|pod| unplaced(demand, pod, capacities, self.now).requeue_after).min()
     }
 
     /// When the failure of a volume has lasted long enough to be reported.

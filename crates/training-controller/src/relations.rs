@@ -117,7 +117,9 @@ fn reason_of_pod(old: Option<&PodView>, new: Option<&PodView>) -> Reason {
 /// The TrainingJob that a snapshot was made for.
 fn keys_of_snapshot(snapshot: &VolumeSnapshot) -> Vec<Key> {
     let labels = snapshot.metadata.labels.iter().flatten();
-    let name = labels.clone().find(|(key, _)| *key == labels::INSTANCE).map(|(_, name)| name);
+    // Earlier releases wrote the second one.
+    let of = [labels::KEPT_INSTANCE, labels::INSTANCE];
+    let name = of.iter().find_map(|of| labels.clone().find(|(key, _)| key == of)).map(|(_, name)| name);
     let is_own = labels.clone().any(|(key, value)| key == labels::MANAGED_BY && value == NAME);
     let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
     name.filter(|_| is_own).map(|name| Key::new(namespace, name)).into_iter().collect()

@@ -6,6 +6,8 @@
 //! - `evictions.rs`: pods that were evicted or rejected.
 //! - `event.rs`: events, and why a scheduled pod does not start.
 //! - `gpu.rs`: how many GPUs are free, and why a pod finds none.
+//! - `unplaced.rs`: why a pod has no node.
+//! - `refused_pods.rs`: which field lets a pod be created that was refused.
 //! - `quota.rs`: what a ResourceQuota lacks.
 //! - `facts.rs`: since when a fact has been true.
 //! - `stranded.rs`: which pods on lost nodes are replaced, and when.
@@ -24,4 +26,6 @@ pub mod loader;
 pub mod migrations;
 pub mod pace;
 pub mod quota;
+pub mod refused_pods;
 pub mod stranded;
+pub mod unplaced;

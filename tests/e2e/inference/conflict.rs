@@ -114,7 +114,7 @@ async fn a_deletion_that_a_policy_denies_is_reported_and_made_after_the_policy_i
     })
     .await;
 
-    change(&scene, "chat", json!({"replicas": 1})).await;
+    change(&scene, "chat", json!({"replicas": 1, "disruption": "Allow"})).await;
     let inference = until_not_ready(&scene, "chat", "Denied").await;
     let message = &super::condition(&inference, "Ready").unwrap().message;
     let expected = format!("denies PodDisruptionBudget {}/chat", scene.namespace());

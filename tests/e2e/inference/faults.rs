@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use api::{aiinference::Phase, conditions, reasons};
+use api::{
+    aiinference::{AIInference, Phase},
+    conditions, reasons,
+};
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -13,10 +16,14 @@ use k8s_openapi::{
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use local_cluster::{ClusterSpec, NodeClock, NodePool, nodes};
 use serde_json::{Value, json};
-use tests::{Scene, ask_until, controller, follow, fresh_name, simulated, start, tools, wait_for, within};
+use tests::{
+    Scene, ask_until, controller, follow, fresh_name,
+    inference::{live_pods, name, node_of},
+    is_ready as is_pod_ready, simulated, start, tools, wait_for, within,
+};
 
 use super::{
     REPORTED_WITHIN, Report, change, condition, create, pods_of, reported_in_time, until_not_ready,
@@ -323,4 +330,109 @@ async fn annotate_pods(scene: &Scene<'_>, annotations: Value) {
     for pod in pods.list(&ListParams::default()).await.unwrap() {
         pods.patch(&pod.metadata.name.unwrap(), &PatchParams::default(), &patch).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn gates_and_schedulers_that_do_not_look_are_named() {
+    let scene = simulated().await;
+    create(&scene, "alone", json!({"scheduling": {"schedulerName": "volcano"}})).await;
+    let inference = until_not_ready(&scene, "alone", reasons::NO_SCHEDULER).await;
+    let message = &condition(&inference, conditions::SCHEDULED).unwrap().message;
+    assert!(message.contains("the scheduler volcano"), "{message}");
+
+    gate_pods(&scene, "kueue.x-k8s.io/admission").await;
+    create(&scene, "gated", json!({})).await;
+    let inference = until_not_ready(&scene, "gated", reasons::SCHEDULING_GATED).await;
+    let message = &condition(&inference, conditions::SCHEDULED).unwrap().message;
+    assert!(
+        message.contains("kueue.x-k8s.io/admission") && message.contains("kubectl get workloads"),
+        "{message}"
+    );
+}
+
+/// As a queue does with the pods that it holds back.
+async fn gate_pods(scene: &Scene<'_>, gate: &str) {
+    let name = scene.namespace();
+    let gates = format!(
+        "Object{{spec: Object.spec{{schedulingGates: [Object.spec.schedulingGates{{name: '{gate}'}}]}}}}"
+    );
+    let of = |kind: &str, spec: Value| {
+        let (api_version, metadata) = ("admissionregistration.k8s.io/v1", json!({"name": name}));
+        json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}).to_string()
+    };
+    let pods =
+        json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "matchConstraints": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}},
+            "resourceRules": [pods],
+        },
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": gates}}],
+    });
+    scene.apply(&of("MutatingAdmissionPolicy", policy)).await.unwrap();
+    scene.apply(&of("MutatingAdmissionPolicyBinding", json!({"policyName": name}))).await.unwrap();
+    // Policies take effect a moment after they are written.
+    ask_until("a pod gets the gate", within(), async || {
+        let probe =
+            json!({"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "a", "image": "a:1"}]}});
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let pod: Pod = serde_json::from_value(probe).unwrap();
+        let made = scene.api::<Pod>().create(&dry_run, &pod).await.unwrap();
+        made.spec.unwrap().scheduling_gates.map(|_| ()).ok_or("not yet")
+    })
+    .await;
+}
+
+/// As a kubelet leaves a pod that it refuses: no container has run.
+#[tokio::test]
+async fn pods_that_a_kubelet_refuses_are_named_while_another_one_serves() {
+    let scene = simulated().await;
+    let slow = json!([{"name": "SIM_READY_DELAY", "value": "20s"}]);
+    create(&scene, "pair", json!({"replicas": 2, "env": slow})).await;
+    until_ready(&scene, "pair").await;
+    let refused = Patch::Merge(json!({"status": {
+        "phase": "Failed",
+        "reason": "UnexpectedAdmissionError",
+        "message": "Allocate failed: no healthy devices present for nvidia.com/gpu",
+        "containerStatuses": [],
+        "initContainerStatuses": [],
+    }}));
+    let pods = scene.api::<Pod>();
+    for _ in 0..3 {
+        let name = ask_until("a pod to refuse", within(), async || {
+            let mut live: Vec<Pod> = live_pods(&scene).await;
+            live.retain(|pod| {
+                pod.status.as_ref().is_some_and(|status| status.phase.as_deref() != Some("Failed"))
+            });
+            live.sort_by_key(is_pod_ready);
+            match live.as_slice() {
+                [first, _] if node_of(first).is_some() => Ok(name(first)),
+                _ => Err(format!("{} pods", live.len())),
+            }
+        })
+        .await;
+        pods.patch_status(&name, &PatchParams::default(), &refused).await.unwrap();
+    }
+    wait_for(
+        &scene.api::<AIInference>(),
+        "pair",
+        "refusals are named",
+        within(),
+        |inference: &AIInference| {
+            condition(inference, conditions::READY).is_some_and(|ready| {
+                ready.status == "False"
+                    && ready.message.contains("kubelets have refused 3 pods")
+                    && ready.message.contains("no healthy devices")
+                    && ready.message.contains(" on node gpu-")
+            })
+        },
+    )
+    .await;
+    assert_ne!(
+        scene.api::<AIInference>().get("pair").await.unwrap().status.unwrap().phase,
+        Some(Phase::Failed),
+        "one serves, and another one starts"
+    );
 }

@@ -84,7 +84,8 @@ async fn pods_are_replaced_despite_an_invalid_spec_or_a_refused_child() {
     let cluster = own_cluster().await;
     let (wrong, denied) = (Scene::new(&cluster).await, Scene::new(&cluster).await);
     for scene in [&wrong, &denied] {
-        create(scene, "chat", json!({"nodeFailureSeconds": 5})).await;
+        // A second replica then needs a new budget.
+        create(scene, "chat", json!({"nodeFailureSeconds": 5, "disruption": "Allow"})).await;
         until_ready(scene, "chat").await;
     }
     change(&wrong, "chat", json!({"args": ["--por=1"]})).await;

@@ -73,6 +73,13 @@ fn every_incompatible_change_is_found() {
         rules[0].rule.push_str(" && true");
         field(spec, "image").x_kubernetes_validations = Some(rules);
     };
+    let of_known_field: Edit = |spec| {
+        let rule =
+            kube::core::Rule::new("self.replicas > 0 || !has(self.image)").field_path(".image").message("no");
+        let rules = spec.x_kubernetes_validations.get_or_insert_default();
+        rules.push(serde_json::from_value(serde_json::to_value(rule).unwrap()).unwrap());
+    };
+    assert_eq!(errors_of(of_known_field), ["AIInference.spec has a new rule: no"]);
     let found = errors_of(new_rule);
     assert!(found[0].starts_with("AIInference.spec.image has a new rule: must be an image"), "{found:?}");
 }
@@ -80,7 +87,12 @@ fn every_incompatible_change_is_found() {
 #[test]
 fn additions_and_wider_bounds_are_compatible() {
     type Edit = fn(&mut JSONSchemaProps);
-    let harmless: [Edit; 5] = [
+    let harmless: [Edit; 6] = [
+        |spec| {
+            let rule = kube::core::Rule::new("self.replicas > 0 || !has(self.newest)").field_path(".newest");
+            let rules = spec.x_kubernetes_validations.get_or_insert_default();
+            rules.push(serde_json::from_value(serde_json::to_value(rule).unwrap()).unwrap());
+        },
         |spec| {
             let image = field(spec, "image").clone();
             spec.properties.as_mut().unwrap().insert("another".into(), image);
@@ -240,6 +252,12 @@ fn compare(path: String, before: &JSONSchemaProps, after: &JSONSchemaProps, comp
     complain(is_as_wide(before, after), "is narrower");
     for rule in after.x_kubernetes_validations.iter().flatten() {
         let is_known = before.x_kubernetes_validations.iter().flatten().any(|other| other.rule == rule.rule);
+        let is_about_new_field = rule.field_path.as_deref().is_some_and(|field| {
+            let name = field.trim_start_matches('.');
+            let is_new = before.properties.iter().flatten().all(|(known, _)| known != name);
+            is_new && rule.rule.contains(&format!("has(self.{name})"))
+        });
+        let is_known = is_known || is_about_new_field;
         complain(is_known, &format!("has a new rule: {}", rule.message.as_deref().unwrap_or_default()));
     }
     for (name, property) in before.properties.iter().flatten() {

@@ -13,7 +13,7 @@ use api::{
 use jiff::Timestamp;
 use runtime::write::{conditions::Verdict, refusal::Refusal};
 use workload::{
-    faults::container::last_end,
+    faults::{container::last_end, evictions},
     templates::{pinned_template::summary, revision::Revision},
     time::remaining,
     views::pod::PodView,
@@ -243,6 +243,8 @@ fn working(
     let progressing = progressing(fault_in(FaultyCondition::Progressing), observed, counts, sizing);
     let has_older = counts.all > counts.updated;
     let has_workers = counts.updated_ready >= wanted && !has_older;
+    let (refusals, refusals_requeue_after) =
+        if has_workers { (None, None) } else { evictions::refusals(&observed.failed, now) };
     let ready = if has_workers {
         holds(conditions::READY, reasons::READY, ready_of(counts.updated_ready, wanted))
     } else {
@@ -258,7 +260,8 @@ fn working(
                 fails(conditions::READY, under_way(progressing.reason), progressing.message.clone())
             }
             None => {
-                let message = ready_of(counts.updated_ready, wanted);
+                let ready = ready_of(counts.updated_ready, wanted);
+                let message = [Some(ready), refusals].into_iter().flatten().collect::<Vec<_>>().join("; ");
                 fails(conditions::READY, under_way(progressing.reason), message)
             }
         }
@@ -280,7 +283,7 @@ fn working(
         counts,
         facts: unsaved.facts.into_iter().chain(facts).collect(),
         is_newly_lost: unsaved.is_newly_lost,
-        requeue_after: [requeue_after, unsaved.requeue_after, scaling_requeue_after]
+        requeue_after: [requeue_after, unsaved.requeue_after, scaling_requeue_after, refusals_requeue_after]
             .into_iter()
             .flatten()
             .min(),

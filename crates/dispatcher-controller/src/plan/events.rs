@@ -47,7 +47,8 @@ pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assess
         if goes_on || is_same || is_scaled {
             return None;
         }
-        let is_alarming = has_failed || *reason == reasons::UNSCHEDULABLE;
+        let is_without_node = [reasons::UNSCHEDULABLE, reasons::SCHEDULING_GATED, reasons::NO_SCHEDULER];
+        let is_alarming = has_failed || is_without_node.contains(reason);
         let severity = if is_alarming { Severity::Warning } else { Severity::Normal };
         Some(Note { severity, reason, message: message.clone() })
     });

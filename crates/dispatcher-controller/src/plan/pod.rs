@@ -7,18 +7,19 @@ use std::collections::BTreeMap;
 use api::{
     labels,
     monitor::{ADMIN_PORT, UPLOAD_SECONDS, variables},
-    pods::{Resources, Scheduling},
+    pods::Resources,
 };
 use k8s_openapi::{
-    api::core::v1::{
-        EnvVar, EnvVarSource, LocalObjectReference, PodSpec, PodTemplateSpec, SecretKeySelector, Toleration,
-    },
+    api::core::v1::{EnvVar, EnvVarSource, PodSpec, PodTemplateSpec, SecretKeySelector, Toleration},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use workload::templates::template::{literal, non_empty, pod_security, tolerations};
+use workload::templates::{
+    options::{self, Siblings, affinity, topology_spread, user_volumes},
+    template::{literal, tolerations},
+};
 
-use super::metadata::labels_of;
-use crate::validate::{ValidDispatcher, defaults::Defaults};
+use super::metadata::{labels_of, selector};
+use crate::validate::{Invalid, ValidDispatcher, defaults::Defaults};
 
 /// Of the resources of NVIDIA's device plugin: GPUs and MIG slices.
 const NVIDIA: &str = "nvidia.com/";
@@ -30,9 +31,8 @@ mod worker;
 
 pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodTemplateSpec {
     let scheduling = valid.pods.scheduling.as_ref();
-    let Scheduling { node_selector, tolerations: _, priority_class_name, runtime_class_name, scheduler_name } =
-        scheduling.cloned().unwrap_or_default();
-    let secrets = valid.pods.image_pull_secrets.iter();
+    let siblings = Siblings { selector: selector(&valid.name), revision_label: labels::POD_TEMPLATE_HASH };
+    let (user_volumes, user_mounts) = user_volumes(&valid.pods);
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(pod_labels(valid)),
@@ -47,31 +47,28 @@ pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodT
                     .chain([monitor::monitor(valid, defaults)])
                     .collect(),
             ),
-            containers: vec![worker::worker(valid)],
-            volumes: Some(volumes::volumes(valid)),
+            containers: vec![worker::worker(valid, user_mounts)],
+            volumes: Some(volumes::volumes(valid).into_iter().chain(user_volumes).collect()),
+            affinity: affinity(None, scheduling, Some(&siblings)),
+            topology_spread_constraints: topology_spread(scheduling, &siblings),
             tolerations: Some(
                 [lost_node(defaults)]
                     .into_iter()
                     .chain(tolerations(scheduling, has_gpus(&valid.resources), None).unwrap_or_default())
                     .collect(),
             ),
-            node_selector: (!node_selector.is_empty()).then_some(node_selector),
-            priority_class_name,
-            runtime_class_name,
-            scheduler_name,
-            image_pull_secrets: non_empty(
-                secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
-            ),
-            service_account_name: valid.pods.service_account_name.clone(),
-            // Workers need no token of the Kubernetes API. Workload identity does not, either: the webhooks of clouds add
-            // a volume with a token for their own audience.
-            automount_service_account_token: Some(false),
-            // A Service named `memory` would set MEMORY_PORT in every worker.
-            enable_service_links: Some(false),
-            security_context: Some(pod_security(&valid.pods.security_context)),
             termination_grace_period_seconds: Some(grace_seconds(valid)),
-            ..PodSpec::default()
+            ..options::pod(&valid.pods)
         }),
+    }
+}
+
+/// Refuses volumes of the user that cannot be mounted beside the controller's own.
+pub(super) fn has_room_for_volumes(valid: ValidDispatcher) -> Result<ValidDispatcher, Invalid> {
+    let (volumes, mounts) = (volumes::volumes(&valid), volumes::of_worker(&valid));
+    match options::volume_conflict(&valid.pods, &volumes, &mounts) {
+        Some(conflict) => Err(Invalid(conflict)),
+        None => Ok(valid),
     }
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::{
 use serde::Serialize;
 use workload::templates::{deployment::RenderedDeployment, revision::Revision};
 
-use super::rollout::Strategy;
+use super::{handover::Handover, rollout::Strategy};
 use crate::{observe::Observed, validate::ValidInference};
 
 mod config_map;
@@ -30,16 +30,17 @@ pub(super) fn children(
     revision: &Revision<'_>,
     observed: &Observed,
     strategy: Strategy,
+    handover: &Handover,
 ) -> Vec<Child> {
     let config_map = config_map::config_map(valid);
-    let deployment = deployment::deployment(valid, revision, observed, strategy);
+    let deployment = deployment::deployment(valid, revision, observed, strategy, handover);
     let service = service::service(valid, revision, observed);
     let mut children = vec![
         Child::ConfigMap(Box::new(config_map)),
         Child::Deployment(Box::new(deployment)),
         Child::Service(Box::new(service)),
     ];
-    let budget = pod_disruption_budget::pod_disruption_budget(valid);
+    let budget = pod_disruption_budget::pod_disruption_budget(valid, handover);
     children.extend(budget.map(|budget| Child::PodDisruptionBudget(Box::new(budget))));
     children
 }

@@ -8,7 +8,10 @@ use api::{aiinference::Phase, conditions, reasons};
 use jiff::Timestamp;
 use runtime::write::{conditions::Verdict, refusal::Refusal};
 use workload::{
-    faults::container::{WarmUp, last_end, warm_up, was_killed},
+    faults::{
+        container::{WarmUp, last_end, warm_up, was_killed},
+        evictions,
+    },
     templates::{pinned_template::summary, revision::Revision},
     time::remaining,
     views::{
@@ -19,6 +22,7 @@ use workload::{
 
 use super::{
     faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of},
+    handover::Handover,
     nodes::MigrationState,
     rollout::Order,
 };
@@ -61,6 +65,7 @@ pub(super) struct Decided<'a> {
     pub(super) revision: Revision<'a>,
     pub(super) migration: MigrationState,
     pub(super) rollout: Order,
+    pub(super) handover: Handover,
 }
 
 pub(super) fn of_valid(
@@ -206,7 +211,7 @@ fn stopped(valid: &ValidInference, counts: Counts) -> Assessment {
 }
 
 fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, now: Timestamp) -> Assessment {
-    let Decided { revision, migration, rollout: _ } = decided;
+    let Decided { revision, migration, rollout: _, handover: _ } = decided;
     let pods: Vec<&PodView> = revision.pods.iter().map(AsRef::as_ref).collect();
     let counts = counts(observed, revision.pods);
     let (faults, faults_requeue_after) = faults(valid, observed, revision, &pods, now);
@@ -217,6 +222,8 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     let model_loaded = model_loaded(fault_in(FaultyCondition::ModelLoaded), counts, stage);
     let scheduled = scheduled(fault_in(FaultyCondition::Scheduled), &pods, decided.rollout.why_kept);
     let progressing = progressing(fault_in(FaultyCondition::Progressing), valid, observed, decided, counts);
+    let (refusals, refusals_requeue_after) =
+        if complete { (None, None) } else { evictions::refusals(&observed.failed, now) };
     let ready = if complete {
         let message = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
         holds(conditions::READY, reasons::READY, message)
@@ -235,7 +242,9 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
                     under_way => under_way,
                 };
                 let ready = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
-                fails(conditions::READY, reason, migration.outlook.clone().unwrap_or(ready))
+                let outlook = migration.outlook.clone().unwrap_or(ready);
+                let message = [Some(outlook), refusals].into_iter().flatten().collect::<Vec<_>>().join("; ");
+                fails(conditions::READY, reason, message)
             }
         }
     };
@@ -262,6 +271,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
         requeue_after: requeue_after
             .chain(stage_requeue_after)
             .chain(faults_requeue_after)
+            .chain(refusals_requeue_after)
             .chain(counted.map(|_| GPU_RECOUNT_PERIOD))
             .min(),
         verdicts: [
@@ -405,7 +415,7 @@ fn progressing(
     decided: &Decided<'_>,
     counts: Counts,
 ) -> Verdict {
-    let Decided { revision: _, migration, rollout } = decided;
+    let Decided { revision: _, migration, rollout, handover } = decided;
     let type_ = conditions::PROGRESSING;
     let Counts { all, ready, updated, updated_ready } = counts;
     // Takes precedence over faults: the announcement must be in the status before the change.
@@ -421,6 +431,9 @@ fn progressing(
         };
         return fails(type_, reason, message);
     }
+    if let Some(message) = &handover.message {
+        return holds(type_, reasons::MIGRATING, message.clone());
+    }
     let wanted = valid.replicas;
     let was_complete = [Some(reasons::COMPLETE), Some(reasons::SCALING), Some(reasons::MIGRATING)]
         .contains(&reason_before(observed, type_));
@@ -431,8 +444,9 @@ fn progressing(
         );
         holds(type_, reasons::ROLLING, message)
     } else if migration.under_way || (migration.outlook.is_some() && updated_ready < wanted) {
-        let replacing =
-            format!("{updated_ready} of {wanted} replicas are ready; pods on lost nodes are being replaced");
+        let replacing = format!(
+            "{updated_ready} of {wanted} replicas are ready; a pod is being replaced on another node"
+        );
         let message = migration.outlook.clone().unwrap_or(replacing);
         holds(type_, reasons::MIGRATING, message)
     } else if updated_ready >= wanted && updated == wanted {

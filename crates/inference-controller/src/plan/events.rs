@@ -54,7 +54,14 @@ fn is_alarming(phase: Phase, reason: &str) -> bool {
     match phase {
         Phase::Failed => true,
         Phase::Pending | Phase::Loading | Phase::Ready => {
-            [reasons::INSUFFICIENT_GPU, reasons::NO_SUCH_PRODUCT, reasons::UNSCHEDULABLE].contains(&reason)
+            let without_node = [
+                reasons::INSUFFICIENT_GPU,
+                reasons::NO_SUCH_PRODUCT,
+                reasons::UNSCHEDULABLE,
+                reasons::SCHEDULING_GATED,
+                reasons::NO_SCHEDULER,
+            ];
+            without_node.contains(&reason)
         }
     }
 }

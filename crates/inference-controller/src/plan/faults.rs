@@ -14,8 +14,9 @@ use workload::{
         crashes::{Crash, Log, log_to_read},
         event::{MissingSecret, VolumeFailure},
         evictions,
-        gpu::{Demand, NodeCapacity, unschedulable},
-        loader,
+        gpu::Demand,
+        loader, refused_pods,
+        unplaced::unplaced,
     },
     templates::deployment::DeploymentView,
     views::{
@@ -85,11 +86,14 @@ pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observe
         .unattached
         .get(pod.uid())
         .map_or((None, None), |failure| volume_fault(valid, pod, failure, now));
+    let (unplaced, unplaced_requeue_after) =
+        FaultyCondition::Scheduled.found(unplaced(demand(valid), pod, observed.capacities.as_deref(), now));
     let fault = loader
         .or_else(|| engine_fault(pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
         .or(volume)
-        .or_else(|| placement_fault(valid, pod, observed.capacities.as_deref()));
-    (fault, loader_requeue_after.into_iter().chain(volume_requeue_after).min())
+        .or(unplaced);
+    let requeue_after = [loader_requeue_after, volume_requeue_after, unplaced_requeue_after];
+    (fault, requeue_after.into_iter().flatten().min())
 }
 
 /// Why a volume of the pod is not attached or mounted. Without the authorities of the store, the model cannot be loaded.
@@ -149,15 +153,6 @@ pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Lo
         .collect()
 }
 
-/// Why a pod is unschedulable.
-fn placement_fault(
-    valid: &ValidInference,
-    pod: &PodView,
-    capacities: Option<&[NodeCapacity]>,
-) -> Option<Fault> {
-    unschedulable(demand(valid), pod, capacities).map(|cause| FaultyCondition::Scheduled.fault(cause))
-}
-
 /// The GPU demand of a pod; `None` without GPUs.
 pub(super) fn demand(valid: &ValidInference) -> Option<Demand<'_>> {
     let gpus = valid.gpus.as_ref()?;
@@ -173,10 +168,14 @@ pub(super) fn claim_fault(valid: &ValidInference, observed: &Observed) -> Option
         .map(|cause| FaultyCondition::ModelLoaded.fault(cause))
 }
 
+/// The containers of the controller, with the fields of their resources.
+const HELPERS: [(&str, &str); 1] = [(LOADER, "spec.helperResources or spec.modelLoader.resources")];
+
 /// Why pods cannot be created, such as a quota. Only the Deployment's status reports it.
 pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     let failure = deployment.creation_failure.as_ref()?;
-    let message = format!("pods cannot be created: {}", quote(&failure.message));
+    let fix = refused_pods::fix(&failure.message, &HELPERS);
+    let message = format!("pods cannot be created: {}{fix}", quote(&failure.message));
     Some(FaultyCondition::Scheduled.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
 }
 

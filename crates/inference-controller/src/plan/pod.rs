@@ -4,18 +4,24 @@
 
 use std::collections::BTreeMap;
 
-use api::{aiinference::MAX_NODE_FAILURE_SECONDS, labels, pods::Scheduling};
+use api::{aiinference::MAX_NODE_FAILURE_SECONDS, labels};
 use k8s_openapi::{
-    api::core::v1::{LocalObjectReference, PodSpec, PodTemplateSpec},
+    api::core::v1::{PodSpec, PodTemplateSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use workload::templates::template::{non_empty, pod_security, product_affinity, tolerations};
+use workload::templates::{
+    options::{self, Siblings, affinity, topology_spread, user_volumes},
+    template::tolerations,
+};
 
 use super::{
     defaults::Defaults,
     metadata::{labels_of, selector},
 };
-use crate::{engine::Profile, validate::ValidInference};
+use crate::{
+    engine::Profile,
+    validate::{Invalid, ValidInference},
+};
 
 mod engine;
 pub(super) mod loader;
@@ -32,11 +38,10 @@ pub(super) fn pod_template(
     defaults: &Defaults,
 ) -> PodTemplateSpec {
     let scheduling = valid.pods.scheduling.as_ref();
-    let Scheduling { node_selector, tolerations: _, priority_class_name, runtime_class_name, scheduler_name } =
-        scheduling.cloned().unwrap_or_default();
-    let secrets = valid.pods.image_pull_secrets.iter();
     // Without a watch of nodes the controller replaces no pods, and Kubernetes' eviction after five minutes must apply.
     let lost_node_seconds = defaults.watches_nodes.then_some(LOST_NODE_SECONDS);
+    let siblings = Siblings { selector: selector(&valid.name), revision_label: labels::POD_TEMPLATE_HASH };
+    let (user_volumes, user_mounts) = user_volumes(&valid.pods);
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(pod_labels(valid)),
@@ -45,30 +50,31 @@ pub(super) fn pod_template(
         }),
         spec: Some(PodSpec {
             init_containers: Some(vec![loader::loader(valid, &defaults.loader_image)]),
-            containers: vec![engine::engine(valid, profile, image)],
-            volumes: Some(volumes::volumes(valid)),
-            affinity: valid.gpus.as_ref().and_then(product_affinity),
+            containers: vec![engine::engine(valid, profile, image, user_mounts)],
+            volumes: Some(volumes::volumes(valid).into_iter().chain(user_volumes).collect()),
+            affinity: affinity(valid.gpus.as_ref(), scheduling, Some(&siblings)),
+            topology_spread_constraints: topology_spread(scheduling, &siblings),
             tolerations: tolerations(scheduling, valid.gpus.is_some(), lost_node_seconds),
-            node_selector: (!node_selector.is_empty()).then_some(node_selector),
-            priority_class_name,
-            runtime_class_name,
-            scheduler_name,
-            image_pull_secrets: non_empty(
-                secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
-            ),
-            service_account_name: valid.pods.service_account_name.clone(),
-            // No engine needs the token of the Kubernetes API. Workload identity does not, either: the webhooks of clouds
-            // add a volume with a token for their own audience.
-            automount_service_account_token: Some(false),
-            // A Service named `vllm` would set VLLM_PORT in every engine, which vLLM reads as its own option.
-            enable_service_links: Some(false),
             // As process 1 of its container, an engine without a handler would ignore SIGTERM, also from the preStop hook.
             share_process_namespace: Some(true),
-            security_context: Some(pod_security(&valid.pods.security_context)),
-            termination_grace_period_seconds: Some(probes::grace_seconds(&profile.drain)),
-            ..PodSpec::default()
+            termination_grace_period_seconds: Some(probes::grace_seconds(drain_seconds(valid, profile))),
+            ..options::pod(&valid.pods)
         }),
     }
+}
+
+/// Refuses volumes of the user that cannot be mounted beside the controller's own.
+pub(super) fn has_room_for_volumes(valid: ValidInference) -> Result<ValidInference, Invalid> {
+    let (volumes, mounts) = (volumes::volumes(&valid), volumes::engine_mounts(&valid.source));
+    match options::volume_conflict(&valid.pods, &volumes, &mounts) {
+        Some(conflict) => Err(Invalid(conflict)),
+        None => Ok(valid),
+    }
+}
+
+/// How long running requests get after SIGTERM.
+fn drain_seconds(valid: &ValidInference, profile: &Profile) -> i64 {
+    valid.drain_seconds.map_or(profile.drain.seconds, i64::from)
 }
 
 fn pod_labels(valid: &ValidInference) -> BTreeMap<String, String> {

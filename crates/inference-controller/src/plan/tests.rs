@@ -208,7 +208,7 @@ fn reason_of<'a>(plan: &'a Plan, type_: &str) -> (&'a str, &'a str) {
 }
 
 #[test]
-fn scaling_to_one_replica_deletes_the_budget() {
+fn a_service_that_needs_no_budget_has_none() {
     let budget = Scene::ready(2).plan().children.into_iter().find_map(|child| match child {
         Child::PodDisruptionBudget(budget) => Some(*budget),
         Child::ConfigMap(_) | Child::Deployment(_) | Child::Service(_) => None,
@@ -216,6 +216,8 @@ fn scaling_to_one_replica_deletes_the_budget() {
     let mut scene = Scene::ready(1);
     assert!(scene.plan().budget_deletions.is_empty());
     scene.observe(|observed| observed.budget = budget.map(|budget| budget.metadata));
+    assert!(scene.plan().budget_deletions.is_empty(), "the only pod has one");
+    scene.edit_spec(|spec| spec.disruption = api::aiinference::Disruption::Allow);
     let plan = scene.plan();
     assert_eq!(plan.budget_deletions.len(), 1);
     assert!(!plan.children.iter().any(|child| matches!(child, Child::PodDisruptionBudget(_))));

@@ -7,6 +7,24 @@ use api::aiinference::Engine;
 
 use super::Invalid;
 
+/// What a user sets in place of a flag.
+const FIELDS: [(&[&str], &str); 3] = [
+    (
+        &[
+            "--tensor-parallel-size",
+            "-tp",
+            "--pipeline-parallel-size",
+            "-pp",
+            "--data-parallel-size",
+            "-dp",
+            "--num-shard",
+        ],
+        "spec.parallelism",
+    ),
+    (&["--shutdown-timeout", "--exit-timeout-secs", "--graceful-termination-timeout"], "spec.drainSeconds"),
+    (&["--served-model-name"], "spec.servedModelName"),
+];
+
 pub(super) fn none_is_owned(engine: Engine, arguments: &[String]) -> Result<(), Invalid> {
     for argument in arguments {
         // The engine would treat all later arguments as positional, also the controller's flags.
@@ -18,8 +36,10 @@ pub(super) fn none_is_owned(engine: Engine, arguments: &[String]) -> Result<(), 
         }
         let owned = engine.owned_flags().iter().find(|owned| sets(engine, argument, owned));
         if let Some(owned) = owned {
+            let instead = FIELDS.iter().find(|(flags, _)| flags.contains(owned)).map(|(_, field)| *field);
+            let fix = instead.map_or("remove it".to_owned(), |field| format!("set {field} instead"));
             return Err(Invalid(format!(
-                "spec.args: {argument:?} sets {owned}, which only the controller may set; remove it"
+                "spec.args: {argument:?} sets {owned}, which only the controller may set; {fix}"
             )));
         }
     }
@@ -88,6 +108,19 @@ mod tests {
             assert!(refused(Engine::Tgi, argument), "{argument}");
         }
         assert!(Engine::ALL.into_iter().all(|engine| refused(engine, "--")));
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_that_sets_the_flag() {
+        for (engine, argument, fix) in [
+            (Engine::Vllm, "--pipeline-parallel-size=2", "set spec.parallelism instead"),
+            (Engine::Vllm, "-tp2", "set spec.parallelism instead"),
+            (Engine::Tgi, "--graceful-termination-timeout", "set spec.drainSeconds instead"),
+            (Engine::Vllm, "--port=1", "remove it"),
+        ] {
+            let refusal = none_is_owned(engine, &[argument.to_owned()]).unwrap_err().0;
+            assert!(refusal.ends_with(fix), "{refusal}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    CONFIG, CONFIG_JSON, Engine, Entry, Inside, Kind, PARAMS_JSON, found, is_model_file, is_version,
+    CONFIG, CONFIG_JSON, Engine, Entry, Inside, Kind, PARAMS_JSON, found, is_gguf, is_model_file, is_version,
 };
 use crate::fault::{Cause, Fault};
 
@@ -24,6 +24,11 @@ pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<
     if !real.starts_with(&root) {
         let message = format!("{place} is a link that leads out of {}: name a folder in it", root.display());
         return Err(Fault::new(Cause::NotFound, message));
+    }
+    // By its own name: in a cache it is a link to a file with another one.
+    if real.is_file() && engine == Engine::Vllm && is_gguf(folder) {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return Ok(vec![Entry { name, kind: Kind::File }]);
     }
     if !real.is_dir() {
         let message = format!("{place} is not a folder: name the folder that holds the model");
@@ -153,8 +158,8 @@ mod tests {
 
     fn message(root: &TempDir, below: &str, engine: Engine) -> Option<String> {
         let folder = root.path().join(below);
-        let looked =
-            entries(&folder, root.path(), engine).and_then(|entries| verdict(engine, "/models", &entries));
+        let looked = entries(&folder, root.path(), engine)
+            .and_then(|entries| verdict(engine, "/models", &entries, is_gguf(&folder)));
         let fault = looked.err()?;
         assert_eq!(fault.cause, Cause::NotFound);
         Some(fault.to_string())
@@ -172,7 +177,8 @@ mod tests {
             let on_disk = entries(root.path(), root.path(), engine).unwrap();
             let in_store = crate::check::entries_of(paths.iter().copied());
             // A configuration makes the look into versions superfluous; engines but Triton do not look into folders.
-            let verdicts = [on_disk, in_store].map(|entries| verdict(engine, "/models", &entries).is_ok());
+            let verdicts =
+                [on_disk, in_store].map(|entries| verdict(engine, "/models", &entries, false).is_ok());
             assert_eq!(verdicts[0], verdicts[1], "{paths:?}");
         }
     }
@@ -191,6 +197,19 @@ mod tests {
         assert!(message(&root, "README.md", Engine::Vllm).unwrap().contains("is not a folder"));
         assert_eq!(message(&root, "qwen", Engine::Vllm), None);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 4, "nothing was made");
+    }
+
+    #[test]
+    fn a_gguf_file_is_a_whole_model() {
+        let root = folder(&["qwen/q4.gguf", "folder.gguf/x"]);
+        assert_eq!(message(&root, "qwen/q4.gguf", Engine::Vllm), None);
+        assert!(message(&root, "qwen", Engine::Vllm).unwrap().contains("name the file in the source"));
+        fs::write(root.path().join("blob"), "x").unwrap();
+        symlink("blob", root.path().join("q6.gguf")).unwrap();
+        assert_eq!(message(&root, "q6.gguf", Engine::Vllm), None);
+        assert!(message(&root, "qwen/q4.gguf", Engine::Tgi).unwrap().contains("is not a folder"));
+        assert!(message(&root, "qwen/q5.gguf", Engine::Vllm).unwrap().contains("no such folder"));
+        assert!(message(&root, "folder.gguf", Engine::Vllm).unwrap().contains("expected config.json"));
     }
 
     #[test]

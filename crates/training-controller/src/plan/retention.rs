@@ -30,11 +30,14 @@ use workload::{
 };
 
 use super::{
-    Deletion, attempt::failure::has_proven_result, children::claim::is_of_name,
-    status::conditions::refusal_of, upload::has_succeeded,
+    Deletion,
+    attempt::failure::has_proven_result,
+    children::{claim::is_of_name, metadata::metadata_of_kept},
+    status::conditions::refusal_of,
+    upload::has_succeeded,
 };
 use crate::{
-    NAME, names,
+    names,
     objects::{
         job_view::JobView,
         pod::{TRAINER, has_stopped, is_pod_of, job_of},
@@ -446,17 +449,10 @@ fn deleting(observed: &Observed, claim: &ClaimView, now: Timestamp) -> Retiremen
 
 /// It has no owner, because it has to outlive the TrainingJob.
 fn new_snapshot(job: &TrainingJob, claim: &str, class: Option<String>) -> VolumeSnapshot {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let uid = job.metadata.uid.as_deref().unwrap_or_default();
-    let labels = [(labels::NAME, names::KIND), (labels::INSTANCE, name), (labels::MANAGED_BY, NAME)];
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let (name, uid) = (text(&job.metadata.name), text(&job.metadata.uid));
     VolumeSnapshot {
-        metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-            name: Some(names::snapshot(name, uid)),
-            namespace: job.metadata.namespace.clone(),
-            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-            annotations: Some([(labels::MADE_FOR.to_owned(), uid.to_owned())].into()),
-            ..Default::default()
-        },
+        metadata: metadata_of_kept(names::snapshot(&name, &uid), &text(&job.metadata.namespace), &name, &uid),
         spec: SnapshotSpec {
             source: SnapshotSource { persistent_volume_claim_name: Some(claim.to_owned()) },
             volume_snapshot_class_name: class,

@@ -20,7 +20,7 @@ use runtime::write::{
 };
 use workload::{
     Cause,
-    faults::{container::quote, gpu::unschedulable, pace::Allowance, stranded::StrandedPods},
+    faults::{container::quote, pace::Allowance, refused_pods, stranded::StrandedPods, unplaced::unplaced},
     time::{elapsed, remaining},
     views::pod::{PodView, Terminated},
 };
@@ -270,12 +270,13 @@ impl Scene<'_> {
             return Some(Cause { reason: reasons::QUOTA_PENDING, message });
         }
         if let Some(why) = refused_pods.as_ref().filter(|_| pods.is_empty()) {
-            let message = format!("no pod was created: {why}");
+            let fix = refused_pods::fix(why, &conditions::HELPERS);
+            let message = format!("no pod was created: {why}{fix}");
             return Some(Cause { reason: conditions::why_no_pod_is_created(why), message });
         }
         let mut waiting = pods.iter().filter(|pod| !pod.is_over());
         waiting.find_map(|pod| {
-            let unplaced = unschedulable(None, pod, None).map(|Cause { reason, message }| Cause {
+            let unplaced = unplaced(None, pod, None, self.now).cause.map(|Cause { reason, message }| Cause {
                 reason,
                 message: format!("pod {} has no node: {message}", pod.name()),
             });

@@ -160,6 +160,10 @@ impl VolumeFailure {
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
         let reason = if self.missing_secret().is_some() {
             reasons::SECRET_NOT_FOUND
+        } else if self.message.contains(" : configmap \"")
+            || self.message.contains("non-existent config key: ")
+        {
+            reasons::CONFIG_MAP_NOT_FOUND
         } else {
             reasons::VOLUME_NOT_ATTACHED
         };
@@ -329,6 +333,8 @@ mod tests {
         };
         assert_eq!(reason("secret \"private-ca\" not found"), reasons::SECRET_NOT_FOUND);
         assert_eq!(reason("references non-existent secret key: ca.crt"), reasons::SECRET_NOT_FOUND);
+        assert_eq!(reason("configmap \"templates\" not found"), reasons::CONFIG_MAP_NOT_FOUND);
+        assert_eq!(reason("references non-existent config key: chat.jinja"), reasons::CONFIG_MAP_NOT_FOUND);
         assert_eq!(reason("rpc error: no such share"), reasons::VOLUME_NOT_ATTACHED);
         let said =
             "MountVolume.SetUp failed for volume \"store-ca\" : references non-existent secret key: ca.crt";

@@ -41,8 +41,9 @@ pub fn finding(failed: &[Arc<PodView>], live: &[&PodView], now: Timestamp) -> Fi
     if counted.len() < FEWEST_FAILURES || got_further {
         return Finding::default();
     }
+    let on = last.pod.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
     let message = format!(
-        "{} pods were ended by kubelets; last: pod {} ({}): {}",
+        "{} pods were ended by kubelets; last: pod {}{on} ({}): {}",
         counted.len(),
         last.pod.name(),
         last.pod.reason,
@@ -54,6 +55,32 @@ pub fn finding(failed: &[Arc<PodView>], live: &[&PodView], now: Timestamp) -> Fi
     let requeue_after = counted.iter().map(|one| one.remaining_count(now)).chain(overtakes).min();
     Finding { cause: Some(Cause { reason: reasons::EVICTED, message }), requeue_after }
 }
+
+/// What to say of pods that kubelets did not admit, also while other pods serve; and until when.
+pub fn refusals(failed: &[Arc<PodView>], now: Timestamp) -> (Option<String>, Option<Duration>) {
+    let refused: Vec<Failure<'_>> = failed
+        .iter()
+        .filter(|pod| !NODE_SHUTDOWN.contains(&&*pod.reason) && !ENDED.contains(&&*pod.reason))
+        .filter_map(|pod| Failure::of(pod))
+        .filter(|one| !one.remaining_count(now).is_zero())
+        .collect();
+    let Some(last) = refused.iter().max_by_key(|one| one.pod.created()) else { return (None, None) };
+    if refused.len() < FEWEST_FAILURES {
+        return (None, None);
+    }
+    let on = last.pod.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
+    let message = format!(
+        "kubelets have refused {} pods within the last hour; last: pod {}{on} ({}): {}",
+        refused.len(),
+        last.pod.name(),
+        last.pod.reason,
+        quote(&last.pod.message)
+    );
+    (Some(message), refused.iter().map(|one| one.remaining_count(now)).min())
+}
+
+/// Reasons of pods that their kubelet had admitted, and ended later.
+const ENDED: [&str; 4] = ["", "Evicted", "Preempting", "DeadlineExceeded"];
 
 struct Failure<'a> {
     pod: &'a PodView,
@@ -144,6 +171,27 @@ mod tests {
         assert!(found(&failed, std::slice::from_ref(&waits), 30).is_some(), "it has not begun");
         assert_eq!(found(&failed, &[loading(2)], 3), None);
         assert_eq!(found(&failed, &[waits, loading(2)], 42), None);
+    }
+
+    #[test]
+    fn refused_pods_are_named_with_their_node_also_while_others_serve() {
+        let on_node = |created: i64| {
+            let mut pod = PodView::clone(&rejected(created));
+            pod.node = Some("gpu-7".to_owned());
+            Arc::new(pod)
+        };
+        let (said, until) = refusals(&[on_node(0), on_node(1)], at(5));
+        assert_eq!(
+            said.as_deref(),
+            Some(
+                "kubelets have refused 2 pods within the last hour; last: pod rejected on node gpu-7 \
+                 (UnexpectedAdmissionError): "
+            )
+        );
+        assert_eq!(until, Some(Duration::from_secs(55 * 60)));
+        assert_eq!(refusals(&[on_node(0)], at(5)), (None, None), "one may be a kubelet that restarts");
+        assert_eq!(refusals(&[on_node(0), on_node(1)], at(99)), (None, None));
+        assert_eq!(refusals(&[evicted("a", 0, 1), evicted("b", 1, 2)], at(3)), (None, None), "they ran");
     }
 
     #[test]

@@ -3,12 +3,16 @@
 //! The scheduler's messages have neither products nor numbers, so both are computed here.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use api::{
-    pods::{Scheduling, Toleration, TolerationOperator},
+    pods::{
+        NodeExpression, NodeOperator, PodAntiAffinity, Scheduling, Toleration, TolerationOperator,
+        WhenUnsatisfiable,
+    },
     reasons,
 };
 
@@ -51,7 +55,7 @@ pub struct NodeCapacity {
 pub enum Fit {
     Fits,
     TooSmall,
-    /// The answer depends on a node label that views do not keep.
+    /// The answer depends on a node label that views do not keep, or on where the other pods are.
     Unknown,
 }
 
@@ -152,9 +156,10 @@ impl Demand<'_> {
 
     /// Whether the pod would find its GPUs on the node of `other` if `other` were deleted.
     pub fn fit_in_place_of(&self, other: &PodView, capacities: &[NodeCapacity]) -> Fit {
-        let mut keys =
-            self.gpus.products.iter().map(|product| &product.key).chain(self.node_selector().keys());
-        if !keys.all(|key| is_kept_label(key)) {
+        let products = self.gpus.products.iter().map(|product| &product.key);
+        let rules = self.node_expressions().iter().map(|rule| &rule.key);
+        let mut keys = products.chain(self.node_selector().keys()).chain(rules);
+        if !keys.all(|key| is_kept_label(key)) || self.depends_on_other_pods() {
             return Fit::Unknown;
         }
         let capacity = capacities.iter().find(|capacity| other.node.as_deref() == Some(capacity.node.name()));
@@ -174,6 +179,22 @@ impl Demand<'_> {
         node.lost().is_none()
             && node.taints.iter().all(|taint| is_tolerated(taint, tolerations))
             && self.node_selector().iter().all(is_selected)
+            && self.node_expressions().iter().all(|rule| !is_kept_label(&rule.key) || holds(rule, node))
+    }
+
+    /// Whether the scheduler looks at where the other pods are, which is not computed here.
+    fn depends_on_other_pods(&self) -> bool {
+        self.scheduling.is_some_and(|scheduling| {
+            let spreads = scheduling.topology_spread.iter();
+            scheduling.pod_anti_affinity == PodAntiAffinity::Required
+                || spreads
+                    .map(|rule| rule.when_unsatisfiable)
+                    .any(|when| when == WhenUnsatisfiable::DoNotSchedule)
+        })
+    }
+
+    fn node_expressions(&self) -> &[NodeExpression] {
+        self.scheduling.map_or(&[], |scheduling| &scheduling.node_expressions)
     }
 
     fn node_selector(&self) -> &BTreeMap<String, String> {
@@ -212,6 +233,24 @@ pub fn unschedulable(
             cause(reasons::NO_SUCH_PRODUCT, message)
         }
         None => cause(reasons::UNSCHEDULABLE, message),
+    }
+}
+
+/// Whether a node keeps a rule about one of its labels.
+fn holds(NodeExpression { key, operator, values }: &NodeExpression, node: &NodeView) -> bool {
+    let label = node.label(key);
+    let is_listed = || label.is_some_and(|label| values.iter().any(|value| value == label));
+    let compared = || -> Option<Ordering> {
+        let number = |text: &str| text.parse::<i64>().ok();
+        Some(number(label?)?.cmp(&number(values.first()?)?))
+    };
+    match operator {
+        NodeOperator::In => is_listed(),
+        NodeOperator::NotIn => !is_listed(),
+        NodeOperator::Exists => label.is_some(),
+        NodeOperator::DoesNotExist => label.is_none(),
+        NodeOperator::Gt => compared() == Some(Ordering::Greater),
+        NodeOperator::Lt => compared() == Some(Ordering::Less),
     }
 }
 
@@ -391,6 +430,39 @@ mod tests {
         assert_eq!(fits(&gpus(1, &[]), "{nodeSelector: {disk: fast}}", a100(), 1), Fit::TooSmall);
         let unknown = "{nodeSelector: {kubernetes.io/os: linux}}";
         assert_eq!(fits(&gpus(1, &[]), unknown, a100(), 1), Fit::Unknown);
+        for (rule, fit) in [
+            ("{key: nvidia.com/gpu.product, operator: In, values: [A100]}", Fit::Fits),
+            ("{key: nvidia.com/gpu.product, operator: NotIn, values: [A100]}", Fit::TooSmall),
+            ("{key: disk, operator: DoesNotExist}", Fit::Fits),
+            ("{key: disk, operator: Exists}", Fit::TooSmall),
+            ("{key: disk, operator: Gt, values: ['3']}", Fit::TooSmall),
+            ("{key: kubernetes.io/os, operator: In, values: [linux]}", Fit::Unknown),
+        ] {
+            let scheduling = format!("{{nodeExpressions: [{rule}]}}");
+            assert_eq!(fits(&gpus(1, &[]), &scheduling, a100(), 1), fit, "{rule}");
+        }
+        let zones = |when: &str| {
+            format!(
+                "{{topologySpread: [{{topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: {when}}}]}}"
+            )
+        };
+        assert_eq!(fits(&gpus(1, &[]), &zones("DoNotSchedule"), a100(), 1), Fit::Unknown);
+        assert_eq!(fits(&gpus(1, &[]), &zones("ScheduleAnyway"), a100(), 1), Fit::Fits);
+        for (kind, fit) in [("Required", Fit::Unknown), ("Preferred", Fit::Fits)] {
+            let scheduling = format!("{{podAntiAffinity: {kind}}}");
+            assert_eq!(fits(&gpus(1, &[]), &scheduling, a100(), 1), fit);
+        }
+    }
+
+    #[test]
+    fn a_rule_about_a_number_compares_numbers() {
+        let node: NodeView = serde_saphyr::from_str("{metadata: {name: a, labels: {memory: '80'}}}").unwrap();
+        for (operator, value, expected) in
+            [("Gt", "9", true), ("Gt", "80", false), ("Lt", "100", true), ("Lt", "x", false)]
+        {
+            let rule = format!("{{key: memory, operator: {operator}, values: ['{value}']}}");
+            assert_eq!(holds(&serde_saphyr::from_str(&rule).unwrap(), &node), expected, "{rule}");
+        }
     }
 
     fn placement(message: &str) -> &'static str {

@@ -4,47 +4,21 @@
 use std::collections::BTreeMap;
 
 use api::pods::{
-    self, EnvVar as Variable, EnvVarSource, KeyRef, Scheduling, TaintEffect, TolerationOperator,
+    self, EnvVar as Variable, EnvVarSource, Ids, KeyRef, Scheduling, TaintEffect, TolerationOperator,
 };
 use k8s_openapi::{
     api::core::v1::{
-        Affinity, Capabilities, ConfigMapKeySelector, EnvVar, EnvVarSource as CoreSource, NodeAffinity,
-        NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSecurityContext, SeccompProfile,
-        SecretKeySelector, SecurityContext, Toleration, VolumeMount,
+        Capabilities, ConfigMapKeySelector, EnvVar, EnvVarSource as CoreSource, PodSecurityContext,
+        SeccompProfile, SecretKeySelector, SecurityContext, Toleration, VolumeMount,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
 use text::quantity::Bytes;
 
-use crate::faults::gpu::{GPU_TAINT, Gpus};
+use crate::faults::gpu::GPU_TAINT;
 
 /// Taints of nodes whose Ready condition is False, and Unknown.
 const NOT_READY_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
-
-/// Node affinity for nodes that have any of the products.
-pub fn product_affinity(gpus: &Gpus) -> Option<Affinity> {
-    let terms: Vec<NodeSelectorTerm> = gpus
-        .products
-        .iter()
-        .map(|product| NodeSelectorTerm {
-            match_expressions: Some(vec![NodeSelectorRequirement {
-                key: product.key.clone(),
-                operator: "In".to_owned(),
-                values: Some(product.values.clone()),
-            }]),
-            ..NodeSelectorTerm::default()
-        })
-        .collect();
-    (!terms.is_empty()).then(|| Affinity {
-        node_affinity: Some(NodeAffinity {
-            required_during_scheduling_ignored_during_execution: Some(NodeSelector {
-                node_selector_terms: terms,
-            }),
-            ..NodeAffinity::default()
-        }),
-        ..Affinity::default()
-    })
-}
 
 /// The user's tolerations, and the toleration of GPU nodes for pods with GPUs. Kubernetes evicts pods from a lost node after
 /// `lost_node_seconds`, by default after five minutes. The controller replaces them earlier and at a limited rate. The
@@ -90,12 +64,14 @@ fn toleration(toleration: &pods::Toleration) -> Toleration {
 }
 
 pub fn pod_security(context: &pods::SecurityContext) -> PodSecurityContext {
-    let pods::SecurityContext { run_as_user, run_as_group, fs_group } = *context;
+    let pods::SecurityContext { ids, run_as_user, run_as_group, fs_group } = *context;
+    let fixed = |id| (ids == Ids::Fixed).then_some(id);
+    let user = fixed(run_as_user);
     PodSecurityContext {
-        run_as_user: Some(run_as_user),
-        run_as_group: Some(run_as_group),
-        run_as_non_root: (run_as_user != 0).then_some(true),
-        fs_group: Some(fs_group),
+        run_as_user: user,
+        run_as_group: fixed(run_as_group),
+        run_as_non_root: (user != Some(0)).then_some(true),
+        fs_group: fixed(fs_group),
         // Avoids a walk over all files of the model at every start.
         fs_group_change_policy: Some("OnRootMismatch".to_owned()),
         seccomp_profile: Some(SeccompProfile {

@@ -5,7 +5,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
-/// The object that a pod or a ReplicaSet belongs to, by the labels `app.kubernetes.io/name` and `…/instance`.
+/// The object that another one belongs to, by the labels `app.kubernetes.io/name` and `…/instance`. What outlives its object has
+/// the label [`labels::KEPT_INSTANCE`] instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     kind: Box<str>,
@@ -71,7 +72,7 @@ pub(crate) fn narrow(metadata: ObjectMeta) -> (ObjectMeta, Option<Instance>) {
     let is_managed = labels.get(labels::MANAGED_BY).is_some_and(|by| by.ends_with(CONTROLLER_SUFFIX));
     let instance = labels
         .remove(labels::NAME)
-        .zip(labels.remove(labels::INSTANCE))
+        .zip(labels.remove(labels::KEPT_INSTANCE).or_else(|| labels.remove(labels::INSTANCE)))
         .filter(|_| is_managed)
         .map(|(kind, name)| Instance { kind: kind.into(), name: name.into() });
     // An object may have thousands of owner references, but only one controller.

@@ -70,6 +70,13 @@ impl NodeView {
         Some(self.metadata.labels.as_ref()?.get(key)?.as_str())
     }
 
+    /// Whether its pods are to leave it: it is cordoned, or a node autoscaler or a cloud has announced its end.
+    pub fn is_leaving(&self) -> bool {
+        self.taints.iter().any(|taint| {
+            LEAVING_TAINTS.contains(&taint.as_str()) || taint.starts_with(AWS_TERMINATION_TAINTS)
+        })
+    }
+
     /// `None` if the node is Ready, or new and without the condition.
     pub fn lost(&self) -> Option<NodeLoss> {
         let ready = self.ready.as_ref()?;
@@ -82,6 +89,17 @@ impl NodeView {
         Some(NodeLoss { kind, since: turned, reported: turned })
     }
 }
+
+/// Of a cordoned node, of Karpenter (since and before v1), of the cluster autoscaler, and of GKE.
+const LEAVING_TAINTS: [&str; 5] = [
+    "node.kubernetes.io/unschedulable",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "ToBeDeletedByClusterAutoscaler",
+    "cloud.google.com/impending-node-termination",
+];
+/// How the taints of the AWS Node Termination Handler begin.
+const AWS_TERMINATION_TAINTS: &str = "aws-node-termination-handler/";
 
 /// Labels by which users select nodes. Views drop the many others that Kubernetes, feature discovery and drivers write.
 pub(crate) fn is_kept_label(key: &str) -> bool {
@@ -228,6 +246,20 @@ mod tests {
         assert_eq!(node("a", "Unknown", 3).lost(), lost(LossKind::Unreachable, 3));
         let new: NodeView = serde_saphyr::from_str("{metadata: {name: a}}").unwrap();
         assert_eq!(new.lost(), None);
+    }
+
+    #[test]
+    fn a_node_is_leaving_from_its_taints() {
+        let leaves = |taint: &str, effect: &str| {
+            let text =
+                format!("{{metadata: {{name: a}}, spec: {{taints: [{{key: {taint}, effect: {effect}}}]}}}}");
+            serde_saphyr::from_str::<NodeView>(&text).unwrap().is_leaving()
+        };
+        for taint in LEAVING_TAINTS.into_iter().chain(["aws-node-termination-handler/spot-itn"]) {
+            assert!(leaves(taint, "NoSchedule"), "{taint}");
+        }
+        assert!(!leaves("nvidia.com/gpu", "NoSchedule"));
+        assert!(!leaves("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"));
     }
 
     #[test]

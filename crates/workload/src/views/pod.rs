@@ -41,6 +41,10 @@ pub struct PodView {
     /// The annotation [`labels::SAFE_TO_EVICT`] is `false`.
     pub keeps_from_autoscaler: bool,
     pub scheduled: Option<Condition>,
+    /// The scheduler that the pod names, unless it is the cluster's own.
+    pub scheduler: Option<Box<str>>,
+    /// Names of the first scheduling gates.
+    pub gates: Box<[Box<str>]>,
     pub is_ready: bool,
     /// `lastTransitionTime` of the condition Ready.
     pub ready_changed: Option<Timestamp>,
@@ -222,9 +226,21 @@ struct PodParts {
 #[serde(rename_all = "camelCase", default)]
 struct PodSpecParts {
     node_name: Option<String>,
+    scheduler_name: Option<Box<str>>,
+    scheduling_gates: Vec<GateParts>,
     init_containers: Vec<ContainerSpec>,
     containers: Vec<ContainerSpec>,
 }
+
+#[derive(Deserialize)]
+struct GateParts {
+    name: Box<str>,
+}
+
+/// Gates in a message. A name has at most 317 characters.
+const MOST_GATES: usize = 3;
+/// Kubernetes' own scheduler.
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -280,6 +296,8 @@ impl From<PodParts> for PodView {
             keeps_from_karpenter,
             keeps_from_autoscaler,
             scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
+            scheduler: spec.scheduler_name.filter(|name| **name != *DEFAULT_SCHEDULER),
+            gates: spec.scheduling_gates.into_iter().take(MOST_GATES).map(|gate| gate.name).collect(),
             is_ready,
             ready_changed,
             is_set_up,

@@ -11,9 +11,8 @@ use workload::{
     Cause, Finding,
     faults::{
         container::{crash, keeps_ending, last_end, quote, start_fault},
-        evictions,
-        gpu::unschedulable,
-        loader,
+        evictions, loader, refused_pods,
+        unplaced::unplaced,
     },
     templates::{deployment::DeploymentView, revision::Revision},
     time::remaining,
@@ -95,10 +94,11 @@ pub(super) fn fault_of(valid: &ValidDispatcher, pod: &PodView, now: Timestamp) -
         let crashed = || ends().map(|ended| crash(pod, container, ended, None, memory));
         start_fault(pod, container).or_else(crashed)
     });
-    let fault = loader
-        .or_else(|| of_container.map(|cause| FaultyCondition::Progressing.fault(cause)))
-        .or_else(|| unschedulable(None, pod, None).map(|cause| FaultyCondition::Progressing.fault(cause)));
-    (fault, requeue_after.into_iter().chain(unproven).min())
+    let (unplaced, unplaced_requeue_after) =
+        FaultyCondition::Progressing.found(unplaced(None, pod, None, now));
+    let fault =
+        loader.or_else(|| of_container.map(|cause| FaultyCondition::Progressing.fault(cause))).or(unplaced);
+    (fault, requeue_after.into_iter().chain(unproven).chain(unplaced_requeue_after).min())
 }
 
 /// The last end of a restarted container that has not yet run long enough. A single end is not a fault, because a
@@ -223,16 +223,26 @@ pub(super) fn claim_fault(valid: &ValidDispatcher, observed: &Observed, replicas
         .map(|cause| FaultyCondition::Progressing.fault(cause))
 }
 
+/// The containers of the controller, with the field of their resources.
+const HELPERS: [(&str, &str); 2] = [(MONITOR, "spec.helperResources"), (LOADER, "spec.helperResources")];
+
 /// Why pods cannot be created, such as a quota. Only the Deployment's status reports it.
 pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     let failure = deployment.creation_failure.as_ref()?;
-    let message = format!("pods cannot be created: {}", quote(&failure.message));
+    let fix = refused_pods::fix(&failure.message, &HELPERS);
+    let message = format!("pods cannot be created: {}{fix}", quote(&failure.message));
     Some(FaultyCondition::Progressing.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
 }
 
 /// Whether the fault makes the phase Failed: neither a shortage of the cluster, nor a revision that has worked.
 pub(super) fn needs_a_change(reason: &str) -> bool {
-    ![reasons::UNSCHEDULABLE, reasons::WORKERS_NOT_READY].contains(&reason)
+    let passes_by_itself = [
+        reasons::UNSCHEDULABLE,
+        reasons::SCHEDULING_GATED,
+        reasons::NO_SCHEDULER,
+        reasons::WORKERS_NOT_READY,
+    ];
+    !passes_by_itself.contains(&reason)
 }
 
 #[cfg(test)]

@@ -1,17 +1,18 @@
 //! The two containers of the monitor: an init container that loads memory and state, and a sidecar.
 
-use std::collections::BTreeMap;
-
 use api::monitor::{ADMIN_PORT, ANNOUNCE_END, LOAD_MEMORY, RUN, STREAM_PORT, options, variables};
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, HTTPGetAction, Lifecycle,
-        LifecycleHandler, ObjectFieldSelector, Probe, ResourceRequirements,
+        LifecycleHandler, ObjectFieldSelector, Probe,
     },
-    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+    apimachinery::pkg::util::intstr::IntOrString,
 };
 use text::quantity::Bytes;
-use workload::templates::template::{container_security, literal, non_empty};
+use workload::templates::{
+    options::{HelperAmounts, helper_resources},
+    template::{container_security, literal, non_empty},
+};
 
 use super::{from_secret, grace_seconds, memory_variables, value, volumes};
 use crate::{
@@ -22,6 +23,12 @@ use crate::{
 /// In the Secret of `memoryConfig`.
 const MEMORY_KEY: &str = "api-key";
 const DEFAULT_REGION: &str = "us-east-1";
+/// It reads a memory or a state of gigabytes while the worker waits.
+const LOADER_AMOUNTS: HelperAmounts =
+    HelperAmounts { cpu: ["10m", "1"], memory: [Bytes::mebibytes(32), Bytes::mebibytes(128)] };
+/// It saves a state within the grace period of the pod.
+const MONITOR_AMOUNTS: HelperAmounts =
+    HelperAmounts { cpu: ["10m", "1"], memory: [Bytes::mebibytes(16), Bytes::mebibytes(64)] };
 
 /// `None`: there is nothing to load.
 pub(super) fn loader(valid: &ValidDispatcher, defaults: &Defaults) -> Option<Container> {
@@ -44,7 +51,7 @@ pub(super) fn loader(valid: &ValidDispatcher, defaults: &Defaults) -> Option<Con
         image: Some(defaults.monitor_image.clone()),
         args: Some(arguments),
         env: non_empty(environment),
-        resources: Some(resources(Bytes::mebibytes(32), Bytes::mebibytes(128))),
+        resources: Some(helper_resources(valid.pods.helper_resources.as_ref(), &LOADER_AMOUNTS)),
         volume_mounts: Some(volumes::of_loader(valid)),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
@@ -78,7 +85,7 @@ pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container
         // The pod is ready once the monitor has read a load of its worker. So a revision of which no worker reports one
         // replaces none, also while no controller runs.
         readiness_probe: Some(probe("/readyz", 2, 3)),
-        resources: Some(resources(Bytes::mebibytes(16), Bytes::mebibytes(64))),
+        resources: Some(helper_resources(valid.pods.helper_resources.as_ref(), &MONITOR_AMOUNTS)),
         volume_mounts: Some(volumes::of_monitor(valid)),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
@@ -162,17 +169,4 @@ fn pod_variables(valid: &ValidDispatcher) -> Vec<EnvVar> {
         }
     }
     environment
-}
-
-fn resources(request: Bytes, limit: Bytes) -> ResourceRequirements {
-    let amounts = |amounts: [(&str, Quantity); 1]| -> BTreeMap<String, Quantity> {
-        amounts.map(|(name, amount)| (name.to_owned(), amount)).into()
-    };
-    let mut requests = amounts([("memory", request.quantity())]);
-    requests.insert("cpu".to_owned(), Quantity("10m".to_owned()));
-    ResourceRequirements {
-        requests: Some(requests),
-        limits: Some(amounts([("memory", limit.quantity())])),
-        ..ResourceRequirements::default()
-    }
 }

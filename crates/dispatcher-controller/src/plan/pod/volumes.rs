@@ -1,7 +1,10 @@
 //! The volumes of a pod: the worker's memory, state, log and home, the monitor's own files, the claim with checkpoints, and
 //! the keys of their bucket.
 
-use api::monitor::{FOLDER, MEMORY_BYTES, STATE_BYTES};
+use api::{
+    monitor::{FOLDER, MEMORY_BYTES, STATE_BYTES},
+    pods::Ids,
+};
 use k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
     VolumeMount,
@@ -16,6 +19,7 @@ const STATE: &str = "state";
 const MONITOR: &str = "monitor";
 const LOG: &str = "log";
 const HOME: &str = "home";
+const SHARED_MEMORY: &str = "shared-memory";
 const CHECKPOINTS: &str = "checkpoints";
 const CHECKPOINT_KEYS: &str = "checkpoint-keys";
 
@@ -49,6 +53,10 @@ pub(super) fn volumes(valid: &ValidDispatcher) -> Vec<Volume> {
         folder(HOME, EmptyDirVolumeSource::default()),
         folder(MONITOR, limited(MONITOR_SIZE)),
     ];
+    volumes.extend(valid.pods.shared_memory.clone().map(|size| {
+        let in_memory = EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: Some(size) };
+        folder(SHARED_MEMORY, in_memory)
+    }));
     volumes.extend(valid.memory.as_ref().map(|_| folder(MEMORY, limited(MEMORY_SIZE))));
     volumes.extend(claim(valid).map(|claim| Volume {
         name: CHECKPOINTS.to_owned(),
@@ -65,7 +73,11 @@ pub(super) fn volumes(valid: &ValidDispatcher) -> Vec<Volume> {
             items: Some(
                 KEYS.map(|key| KeyToPath { key: key.to_owned(), path: key.to_owned(), mode: None }).into(),
             ),
-            default_mode: Some(KEYS_MODE),
+            // Where the platform chooses the groups, there may be none.
+            default_mode: match valid.pods.security_context.ids {
+                Ids::Fixed => Some(KEYS_MODE),
+                Ids::Platform => None,
+            },
             // The variables of the containers require the Secret, and the status of a waiting container names what is
             // missing.
             optional: Some(true),
@@ -80,7 +92,8 @@ pub(super) fn of_worker(valid: &ValidDispatcher) -> Vec<VolumeMount> {
     let memory = valid.memory.as_ref();
     let memory = memory.map(|_| VolumeMount { read_only: Some(true), ..mount(MEMORY, MEMORY_PATH) });
     let own = [mount(STATE, STATE_PATH), mount(LOG, LOG_PATH), mount(HOME, HOME_PATH)];
-    memory.into_iter().chain(own).collect()
+    let shared = valid.pods.shared_memory.as_ref().map(|_| mount(SHARED_MEMORY, "/dev/shm"));
+    memory.into_iter().chain(own).chain(shared).collect()
 }
 
 pub(super) fn of_loader(valid: &ValidDispatcher) -> Vec<VolumeMount> {

@@ -2,10 +2,13 @@
 
 use api::{monitor::variables, pods::Resources};
 use k8s_openapi::{
-    api::core::v1::{Container, EnvVar, HTTPGetAction, Probe, ResourceRequirements},
+    api::core::v1::{Container, EnvVar, HTTPGetAction, Probe, ResourceRequirements, VolumeMount},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use workload::templates::template::{container_security, env_var, non_empty};
+use workload::templates::{
+    options::env_from,
+    template::{container_security, env_var, non_empty},
+};
 
 use super::{from_secret, memory_variables, value, volumes};
 use crate::{
@@ -36,7 +39,7 @@ const STARTUP: Period = Period { seconds: 10, failures: 180, grace: Some(30) };
 const ANSWER_SECONDS: i32 = 5;
 
 /// The metrics port is asked by the monitor, whose own readiness is part of that of the pod.
-pub(super) fn worker(valid: &ValidDispatcher) -> Container {
+pub(super) fn worker(valid: &ValidDispatcher, user_mounts: Vec<VolumeMount>) -> Container {
     let probes = valid.probes.as_ref();
     let (readiness, liveness) = (
         probes.and_then(|probes| Some((probes.readiness.as_deref()?, probes.port))),
@@ -45,9 +48,10 @@ pub(super) fn worker(valid: &ValidDispatcher) -> Container {
     Container {
         name: WORKER.to_owned(),
         image: Some(valid.image.clone()),
+        env_from: env_from(&valid.pods),
         env: Some(environment(valid)),
         resources: resources(&valid.resources),
-        volume_mounts: non_empty(volumes::of_worker(valid)),
+        volume_mounts: non_empty(volumes::of_worker(valid).into_iter().chain(user_mounts).collect()),
         startup_probe: liveness.map(|path| probe(path, &STARTUP)),
         liveness_probe: liveness.map(|path| probe(path, &LIVENESS)),
         readiness_probe: readiness.map(|path| probe(path, &READINESS)),

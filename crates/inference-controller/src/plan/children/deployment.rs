@@ -10,6 +10,7 @@ use crate::{
     names,
     observe::Observed,
     plan::{
+        handover::Handover,
         metadata::{metadata, selector},
         rollout::Strategy,
     },
@@ -26,6 +27,7 @@ pub(super) fn deployment(
     revision: &Revision<'_>,
     observed: &Observed,
     strategy: Strategy,
+    handover: &Handover,
 ) -> RenderedDeployment {
     let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
     let (surge, unavailable) = match strategy {
@@ -35,7 +37,7 @@ pub(super) fn deployment(
     let mut metadata = metadata(valid, names::deployment(&valid.name));
     metadata.annotations = Some(revision.annotations(valid.generation));
     let spec = DeploymentSpec {
-        replicas: Some(valid.replicas),
+        replicas: Some(valid.replicas.saturating_add(handover.surplus)),
         selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },
         strategy: Some(DeploymentStrategy {
             type_: Some("RollingUpdate".to_owned()),

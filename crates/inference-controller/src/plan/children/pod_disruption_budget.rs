@@ -1,5 +1,5 @@
-//! The PodDisruptionBudget: a drain evicts one replica at a time. A single replica has none, because it would block the
-//! drain.
+//! The PodDisruptionBudget: a drain evicts one replica at a time, and the only one when another is ready, or the time for that is
+//! over.
 
 use k8s_openapi::{
     api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
@@ -12,33 +12,47 @@ use k8s_openapi::{
 use crate::{
     names,
     observe::Observed,
-    plan::metadata::{metadata, selector},
+    plan::{
+        handover::Handover,
+        metadata::{metadata, selector},
+    },
     validate::ValidInference,
 };
 
-pub(super) fn pod_disruption_budget(valid: &ValidInference) -> Option<PodDisruptionBudget> {
-    (valid.replicas > 1).then(|| PodDisruptionBudget {
+pub(super) fn pod_disruption_budget(
+    valid: &ValidInference,
+    handover: &Handover,
+) -> Option<PodDisruptionBudget> {
+    let (max_unavailable, min_available) = match valid.replicas {
+        ..=0 => return None,
+        1 if handover.is_guarded => (None, Some(IntOrString::Int(1))),
+        1 => return None,
+        2.. => (Some(IntOrString::Int(1)), None),
+    };
+    Some(PodDisruptionBudget {
         metadata: metadata(valid, names::pod_disruption_budget(&valid.name)),
         spec: Some(PodDisruptionBudgetSpec {
             selector: Some(LabelSelector {
                 match_labels: Some(selector(&valid.name)),
                 ..LabelSelector::default()
             }),
-            max_unavailable: Some(IntOrString::Int(1)),
+            max_unavailable,
+            min_available,
             // A pod that is not ready must not block a drain.
             unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
-            ..PodDisruptionBudgetSpec::default()
         }),
         ..PodDisruptionBudget::default()
     })
 }
 
-/// The budget to delete after scaling down to one replica or none; only its metadata is set.
+/// The budget to delete where none is wanted; only its metadata is set.
 pub(in crate::plan) fn superfluous(
     valid: &ValidInference,
     observed: &Observed,
+    handover: &Handover,
 ) -> Option<PodDisruptionBudget> {
     let is_deleted = |budget: &ObjectMeta| budget.deletion_timestamp.is_some();
-    let metadata = observed.budget.clone().filter(|budget| valid.replicas <= 1 && !is_deleted(budget))?;
+    let is_wanted = pod_disruption_budget(valid, handover).is_some();
+    let metadata = observed.budget.clone().filter(|budget| !is_wanted && !is_deleted(budget))?;
     Some(PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() })
 }

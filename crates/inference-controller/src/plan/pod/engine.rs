@@ -6,29 +6,40 @@ use api::pods::{EnvVar as Variable, Resources};
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerPort, EnvVar, ExecAction, Lifecycle, LifecycleHandler, ResourceRequirements,
+        VolumeMount,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
 use text::quantity::Bytes;
 use workload::{
     digest::digest,
-    templates::template::{container_security, env_var, literal, non_empty, raise},
+    templates::{
+        options::env_from,
+        template::{container_security, env_var, literal, non_empty, raise},
+    },
 };
 
-use super::{probes, volumes};
+use super::{drain_seconds, probes, volumes};
 use crate::{
     engine::{HOME, Invocation, Profile, version_of},
     names::ENGINE,
     validate::{Source, ValidInference, Volume},
 };
 
-pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> Container {
+pub(super) fn engine(
+    valid: &ValidInference,
+    profile: &Profile,
+    image: &str,
+    user_mounts: Vec<VolumeMount>,
+) -> Container {
     let users: Vec<String> = valid.args.iter().map(|argument| literal(argument)).collect();
     let arguments = profile.arguments(&Invocation {
         model_path: &literal(&volumes::model_path(&valid.source)),
         served_model_name: &literal(&valid.served_model_name),
-        version: version_of(image),
-        shards: valid.gpus.as_ref().map_or(1, |gpus| gpus.count),
+        version: valid.engine_version.or_else(|| version_of(image)),
+        parallelism: valid.parallelism,
+        drain_seconds: drain_seconds(valid, profile),
+        command: &valid.command,
         closed_key: &closed_key(valid),
         users: &users,
     });
@@ -41,7 +52,9 @@ pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> 
     Container {
         name: ENGINE.to_owned(),
         image: Some(image.to_owned()),
+        command: non_empty(valid.command.iter().map(|word| literal(word)).collect()),
         args: Some(arguments),
+        env_from: env_from(&valid.pods),
         env: Some(environment(profile, &valid.env)),
         ports: Some(ports.collect()),
         startup_probe: Some(probes::startup(profile, valid.warmup_timeout_seconds)),
@@ -55,7 +68,7 @@ pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> 
             ..Lifecycle::default()
         }),
         resources: Some(resources(valid)),
-        volume_mounts: Some(volumes::engine_mounts(&valid.source)),
+        volume_mounts: Some(volumes::engine_mounts(&valid.source).into_iter().chain(user_mounts).collect()),
         // Engines write into folders of their image.
         security_context: Some(container_security(None)),
         ..Container::default()

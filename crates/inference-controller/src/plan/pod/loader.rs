@@ -1,19 +1,19 @@
 //! The init container `model-loader`: copies the model into the pod, or checks the model in the claim, and installs the
 //! program of the engine's preStop hook. Its exit code is the reason of a missing model.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use api::{
     aiinference::Addressing,
     loader::{TIMEOUT, options},
-    pods::{EnvVar as Variable, Resources},
+    pods::EnvVar as Variable,
 };
-use k8s_openapi::{
-    api::core::v1::{Container, EnvVar, EnvVarSource, ResourceRequirements, SecretKeySelector},
-    apimachinery::pkg::api::resource::Quantity,
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ResourceRequirements, SecretKeySelector};
+use text::quantity::Bytes;
+use workload::templates::{
+    options::{HelperAmounts, helper_resources},
+    template::{container_security, env_var, literal, non_empty, raise},
 };
-use text::quantity::{Bytes, is_less};
-use workload::templates::template::{container_security, env_var, literal, non_empty, raise};
 
 use super::volumes;
 use crate::{
@@ -28,7 +28,7 @@ const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
 pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
     let engine = option(options::ENGINE, valid.engine.as_str());
     let (mut arguments, environment, memory, mut mounts) = match &valid.source {
-        Source::Store { uri, store, volume } => (
+        Source::Store { uri, file: _, store, volume } => (
             pull(uri, store, volume, engine),
             environment(store),
             match volume {
@@ -79,26 +79,17 @@ fn with_users(own: Vec<EnvVar>, users: &[Variable]) -> Vec<EnvVar> {
 }
 
 fn resources(valid: &ValidInference, memory: Bytes) -> ResourceRequirements {
-    let Resources { mut requests, mut limits } = valid.loader.resources.clone().unwrap_or_default();
+    let users = valid.loader.resources.as_ref().or(valid.pods.helper_resources.as_ref());
+    let mut users = users.cloned().unwrap_or_default();
     match &valid.source {
         // The user's limit does not include the pages of the model.
-        Source::Store { volume: Volume::Memory { size }, .. } => raise(&mut limits, "memory", *size),
+        Source::Store { volume: Volume::Memory { size }, .. } => raise(&mut users.limits, "memory", *size),
         Source::Store { volume: Volume::Disk { .. } | Volume::Ephemeral { .. }, .. }
         | Source::Claim { .. } => {}
     }
-    // If the user sets only one of request and limit, the default of the other must keep the request within the limit.
-    for (name, own) in [("cpu", Quantity("100m".to_owned())), ("memory", Bytes::mebibytes(128).quantity())] {
-        let own = limits.get(name).filter(|limit| is_less(&limit.0, &own.0)).cloned().unwrap_or(own);
-        requests.entry(name.to_owned()).or_insert(own);
-    }
-    let own = memory.quantity();
-    let own = requests.get("memory").filter(|request| is_less(&own.0, &request.0)).cloned().unwrap_or(own);
-    limits.entry("memory".to_owned()).or_insert(own);
-    ResourceRequirements {
-        requests: Some(BTreeMap::from_iter(requests)),
-        limits: Some(BTreeMap::from_iter(limits)),
-        ..ResourceRequirements::default()
-    }
+    // It copies and hashes as fast as network and disk can, and for minutes.
+    let own = HelperAmounts { cpu: ["100m", "2"], memory: [Bytes::mebibytes(128), memory] };
+    helper_resources(Some(&users), &own)
 }
 
 fn pull(uri: &str, store: &Store, volume: &Volume, engine: String) -> Vec<String> {
@@ -159,6 +150,8 @@ fn from_secret(secret: &str, key: &str, optional: Option<bool>) -> EnvVar {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use crate::{
         tests::{Scene, deployment_of},
         validate::validate,
@@ -166,31 +159,28 @@ mod tests {
 
     use super::*;
 
-    fn resources_with(users: &str) -> [(String, String); 2] {
+    fn resources_with(more: &str) -> serde_json::Value {
         let scene = Scene::new(&format!(
-            "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, modelLoader: {{resources: {users}}}}}"
+            "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, {more}}}"
         ));
         let pod = deployment_of(&scene.plan()).spec.unwrap().template.spec.unwrap();
-        let loader = pod.init_containers.unwrap().remove(0).resources.unwrap();
-        let amount = |amounts: &Option<BTreeMap<String, Quantity>>, name| {
-            amounts.as_ref().and_then(|amounts| amounts.get(name)).map_or(String::new(), |one| one.0.clone())
-        };
-        ["cpu", "memory"].map(|name| (amount(&loader.requests, name), amount(&loader.limits, name)))
+        serde_json::to_value(pod.init_containers.unwrap().remove(0).resources.unwrap()).unwrap()
     }
 
     #[test]
-    fn no_default_request_exceeds_its_limit() {
-        for (users, cpu, memory) in [
-            ("{}", ("100m", ""), ("128Mi", "512Mi")),
-            ("{limits: {memory: 64Mi, cpu: 50m}}", ("50m", "50m"), ("64Mi", "64Mi")),
-            ("{limits: {memory: 1Gi, cpu: 2}}", ("100m", "2"), ("128Mi", "1Gi")),
-            ("{requests: {memory: 1Gi, cpu: 2}}", ("2", ""), ("1Gi", "1Gi")),
-            ("{requests: {memory: 32Mi}}", ("100m", ""), ("32Mi", "512Mi")),
-            ("{requests: {memory: 32Mi}, limits: {memory: 96Mi}}", ("100m", ""), ("32Mi", "96Mi")),
-        ] {
-            let expected = [cpu, memory].map(|(request, limit)| (request.to_owned(), limit.to_owned()));
-            assert_eq!(resources_with(users), expected, "{users}");
-        }
+    fn the_resources_of_the_loader_are_its_own_or_those_of_all_helpers() {
+        let own = json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "2", "memory": "512Mi"}});
+        assert_eq!(resources_with("replicas: 1"), own, "a quota on limits needs both");
+        let helpers = "helperResources: {requests: {memory: 64Mi}, limits: {cpu: 3}}";
+        let expected =
+            json!({"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "3", "memory": "512Mi"}});
+        assert_eq!(resources_with(helpers), expected);
+        let both = format!("{helpers}, modelLoader: {{resources: {{limits: {{cpu: 8}}}}}}");
+        assert_eq!(resources_with(&both)["limits"]["cpu"], "8");
+        assert_eq!(resources_with(&both)["requests"]["memory"], "128Mi");
+        let in_memory =
+            "modelVolume: {medium: Memory, size: 1Gi}, helperResources: {limits: {memory: 256Mi}}";
+        assert_eq!(resources_with(in_memory)["limits"]["memory"], "1280Mi", "the model is added");
     }
 
     #[test]

@@ -47,7 +47,9 @@ pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
         },
         PodVolume {
             name: SHARED_MEMORY.to_owned(),
-            empty_dir: Some(in_memory(SHARED_MEMORY_SIZE.quantity())),
+            empty_dir: Some(in_memory(
+                valid.pods.shared_memory.clone().unwrap_or_else(|| SHARED_MEMORY_SIZE.quantity()),
+            )),
             ..PodVolume::default()
         },
         PodVolume {
@@ -90,10 +92,11 @@ pub(super) fn authority_mount(source: &Source) -> Option<VolumeMount> {
 /// The path of the weights in the engine. A claim is mounted at its root, not with a `subPath`: the kubelet would create a
 /// missing sub-path, so a typing error would create an empty folder in the user's volume.
 pub(super) fn model_path(source: &Source) -> String {
-    match source {
-        Source::Claim { claim: _, path: Some(path) } => format!("{MODEL_PATH}/{path}"),
-        Source::Claim { claim: _, path: None } | Source::Store { .. } => MODEL_PATH.to_owned(),
-    }
+    let below = match source {
+        Source::Claim { claim: _, path } => path.as_deref(),
+        Source::Store { file, .. } => file.as_deref(),
+    };
+    below.map_or(MODEL_PATH.to_owned(), |path| format!("{MODEL_PATH}/{path}"))
 }
 
 pub(super) fn engine_mounts(source: &Source) -> Vec<VolumeMount> {

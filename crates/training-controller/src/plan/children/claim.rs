@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use api::{
-    labels, reasons,
+    reasons,
     trainingjob::{AccessMode, TrainingJob, TrainingJobStatus},
 };
 use k8s_openapi::{
@@ -17,7 +17,7 @@ use workload::{
     views::claim::{ClaimView, deletion},
 };
 
-use super::metadata::metadata_without_owner;
+use super::metadata::metadata_of_kept;
 use crate::{
     names,
     objects::training_job::has_begun,
@@ -28,10 +28,8 @@ use crate::{
 /// `None`: the user's own is used.
 pub(crate) fn claim(valid: &ValidJob) -> Option<PersistentVolumeClaim> {
     let Claim::Made { name, size, class, mode } = &valid.output.claim else { return None };
-    let mut metadata = metadata_without_owner(valid, name.clone());
-    metadata.annotations = Some([(labels::MADE_FOR.to_owned(), valid.owner.uid.clone())].into());
     Some(PersistentVolumeClaim {
-        metadata,
+        metadata: metadata_of_kept(name.clone(), &valid.namespace, &valid.name, &valid.owner.uid),
         spec: Some(PersistentVolumeClaimSpec {
             access_modes: Some(vec![text(*mode).to_owned()]),
             resources: Some(VolumeResourceRequirements {

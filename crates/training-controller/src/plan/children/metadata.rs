@@ -11,15 +11,32 @@ use crate::{NAME, names, validate::ValidJob};
 const APP: &str = "training-job";
 
 pub(crate) fn metadata(valid: &ValidJob, name: String) -> ObjectMeta {
-    ObjectMeta { owner_references: Some(vec![valid.owner.clone()]), ..metadata_without_owner(valid, name) }
-}
-
-/// For what stays when the TrainingJob is deleted.
-pub(crate) fn metadata_without_owner(valid: &ValidJob, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
         namespace: Some(valid.namespace.clone()),
+        owner_references: Some(vec![valid.owner.clone()]),
         labels: Some(labels_of(&valid.name)),
+        ..ObjectMeta::default()
+    }
+}
+
+/// For what stays when the TrainingJob is deleted: no owner, and nothing by which a deployment tool would delete it.
+pub(crate) fn metadata_of_kept(name: String, namespace: &str, job: &str, job_uid: &str) -> ObjectMeta {
+    let texts = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(namespace.to_owned()),
+        labels: Some(texts(&[
+            (labels::NAME, names::KIND),
+            (labels::KEPT_INSTANCE, job),
+            (labels::MANAGED_BY, NAME),
+        ])),
+        annotations: Some(texts(&[
+            (labels::MADE_FOR, job_uid),
+            (labels::ARGO_SYNC_OPTIONS, labels::NO_PRUNE),
+        ])),
         ..ObjectMeta::default()
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use api::{
+    labels,
     launcher::{self, hub_folders, options, variables},
     pods::{EnvVar as Variable, Resources},
     trainingjob::{AvoidedNode, DependencyResult, Device, Input, ResolvedResume},
@@ -15,23 +16,31 @@ use k8s_openapi::{
         NodeSelectorTerm, ObjectFieldSelector, PodSpec, PodTemplateSpec, PreferredSchedulingTerm,
         ResourceRequirements, Volume, VolumeMount,
     },
-    apimachinery::pkg::api::resource::Quantity,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
-use workload::templates::template::{
-    container_security, env_var, literal, mount, product_affinity, tolerations,
+use text::quantity::Bytes;
+use workload::templates::{
+    self,
+    options::{HelperAmounts, Siblings, env_from, helper_resources, topology_spread, user_volumes},
+    template::{container_security, env_var, literal, mount, tolerations},
 };
 
-use super::template::{self, variable_of_secret, volume_of_claim};
+use super::{
+    metadata::selector,
+    template::{self, variable_of_secret, volume_of_claim},
+};
 use crate::{
     names,
     objects::pod::TRAINER,
     plan::defaults::Defaults,
     swift::{Command, STOP_FILE, TUNING_VARIABLES},
-    validate::{SOURCE_PATH, ValidJob},
+    validate::{Invalid, SOURCE_PATH, ValidJob},
 };
 
 /// Name of the init container.
-const INSTALLER: &str = "launcher-installer";
+pub(crate) const INSTALLER: &str = "launcher-installer";
+const INSTALLER_AMOUNTS: HelperAmounts =
+    HelperAmounts { cpu: ["10m", "1"], memory: [Bytes::mebibytes(16), Bytes::mebibytes(64)] };
 
 const PROGRAM_VOLUME: &str = "launcher";
 const PROGRAM_PATH: &str = "/opt/training-launcher";
@@ -41,6 +50,7 @@ const HOME: &str = "/home/trainer";
 const SHARED_MEMORY_VOLUME: &str = "shared-memory";
 const SHARED_MEMORY: &str = "/dev/shm";
 const OUTPUT_VOLUME: &str = "output";
+const INPUT_PREFIX: &str = "input-";
 /// The index of a pod of an Indexed Job.
 const INDEX: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
 /// Of a rule that the scheduler prefers to keep.
@@ -73,14 +83,14 @@ pub(crate) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &D
     let lost_node_seconds = defaults.watches_nodes.then_some(lost_node_seconds(valid));
     let (volumes, mounts) = volumes(valid, attempt);
     PodTemplateSpec {
-        metadata: Some(template::metadata(valid)),
+        metadata: Some(undisrupted(template::metadata(valid))),
         spec: Some(PodSpec {
-            init_containers: Some(vec![installer(&defaults.launcher_image)]),
+            init_containers: Some(vec![installer(valid, &defaults.launcher_image)]),
             containers: vec![trainer(valid, attempt, mounts)],
             volumes: Some(volumes),
             affinity: affinity(valid, attempt.avoided, attempt.are_last_choice),
             tolerations: tolerations(scheduling, valid.accelerators.is_some(), lost_node_seconds),
-            runtime_class_name: scheduling.and_then(|scheduling| scheduling.runtime_class_name.clone()),
+            topology_spread_constraints: topology_spread(scheduling, &siblings(valid)),
             subdomain: (valid.nodes > 1).then(|| names::service(&valid.name)),
             termination_grace_period_seconds: Some(i64::try_from(valid.grace.as_secs()).unwrap_or(i64::MAX)),
             ..template::pod(valid)
@@ -88,10 +98,23 @@ pub(crate) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &D
     }
 }
 
+/// No node autoscaler moves a trainer for its own sake, unless the user's annotations say otherwise.
+fn undisrupted(mut metadata: ObjectMeta) -> ObjectMeta {
+    let annotations = metadata.annotations.get_or_insert_default();
+    for (key, value) in labels::STAYS_ON_ITS_NODE {
+        annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    }
+    metadata
+}
+
 /// Nodes with the product, and without the avoided ones. Terms are alternatives, so each one has all rules. Nodes are avoided by
 /// their names: the label kubernetes.io/hostname may differ from the name.
 fn affinity(valid: &ValidJob, avoided: &[AvoidedNode], are_last_choice: bool) -> Option<Affinity> {
-    let mut affinity = valid.accelerators.as_ref().and_then(product_affinity);
+    let mut affinity = templates::options::affinity(
+        valid.accelerators.as_ref(),
+        valid.pods.scheduling.as_ref(),
+        Some(&siblings(valid)),
+    );
     if avoided.is_empty() {
         return affinity;
     }
@@ -121,17 +144,22 @@ fn affinity(valid: &ValidJob, avoided: &[AvoidedNode], are_last_choice: bool) ->
     affinity
 }
 
+/// The pods of one attempt.
+fn siblings(valid: &ValidJob) -> Siblings<'static> {
+    Siblings { selector: selector(&valid.name), revision_label: labels::JOB_NAME }
+}
+
 /// Longer than `nodeFailureSeconds`, so that the controller acts first; Kubernetes' own eviction is the fallback.
 fn lost_node_seconds(valid: &ValidJob) -> i64 {
     i64::try_from(valid.node_failure.as_secs()).unwrap_or(i64::MAX).saturating_add(300)
 }
 
-fn installer(image: &str) -> Container {
+fn installer(valid: &ValidJob, image: &str) -> Container {
     Container {
         name: INSTALLER.to_owned(),
         image: Some(image.to_owned()),
         args: Some(vec!["install".to_owned(), PROGRAM_PATH.to_owned()]),
-        resources: Some(template::resources(["10m", "16Mi"], ["1", "64Mi"])),
+        resources: Some(helper_resources(valid.pods.helper_resources.as_ref(), &INSTALLER_AMOUNTS)),
         volume_mounts: Some(vec![mount(PROGRAM_VOLUME, PROGRAM_PATH)]),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
@@ -144,6 +172,7 @@ fn trainer(valid: &ValidJob, attempt: &Attempt<'_>, mounts: Vec<VolumeMount>) ->
         image: Some(attempt.image.to_owned()),
         command: Some(vec![format!("{PROGRAM_PATH}/{}", launcher::PROGRAM)]),
         args: Some(arguments(valid, attempt)),
+        env_from: env_from(&valid.pods),
         env: Some(environment(valid, attempt)),
         resources: Some(resources(valid)),
         volume_mounts: Some(mounts),
@@ -243,27 +272,7 @@ fn resources(valid: &ValidJob) -> ResourceRequirements {
 }
 
 fn volumes(valid: &ValidJob, attempt: &Attempt<'_>) -> (Vec<Volume>, Vec<VolumeMount>) {
-    let empty = |name: &str, medium: Option<&str>| Volume {
-        name: name.to_owned(),
-        empty_dir: Some(EmptyDirVolumeSource {
-            medium: medium.map(str::to_owned),
-            ..EmptyDirVolumeSource::default()
-        }),
-        ..Volume::default()
-    };
-    let output = valid.output.claim.name();
-    let mut volumes = vec![
-        empty(PROGRAM_VOLUME, None),
-        empty(HOME_VOLUME, None),
-        empty(SHARED_MEMORY_VOLUME, Some("Memory")),
-        volume_of_claim(OUTPUT_VOLUME.to_owned(), output),
-    ];
-    let mut mounts = vec![
-        VolumeMount { read_only: Some(true), ..mount(PROGRAM_VOLUME, PROGRAM_PATH) },
-        mount(HOME_VOLUME, HOME),
-        mount(SHARED_MEMORY_VOLUME, SHARED_MEMORY),
-        mount(OUTPUT_VOLUME, &valid.output.mount_path),
-    ];
+    let (mut volumes, mut mounts) = own_volumes(valid);
     let of_inputs = valid.inputs.iter().map(|Input { claim_name, sub_path, mount_path }| {
         (claim_name.as_str(), sub_path.clone(), mount_path.as_str())
     });
@@ -279,13 +288,73 @@ fn volumes(valid: &ValidJob, attempt: &Attempt<'_>) -> (Vec<Volume>, Vec<VolumeM
         let known = volumes.iter().find(|volume| {
             volume.persistent_volume_claim.as_ref().is_some_and(|source| source.claim_name == claim_name)
         });
-        let name = known.map_or_else(|| format!("input-{}", volumes.len()), |volume| volume.name.clone());
+        let name =
+            known.map_or_else(|| format!("{INPUT_PREFIX}{}", volumes.len()), |volume| volume.name.clone());
         if known.is_none() {
             volumes.push(volume_of_claim(name.clone(), claim_name));
         }
         mounts.push(VolumeMount { read_only: Some(true), sub_path, ..mount(&name, mount_path) });
     }
+    let (user_volumes, user_mounts) = user_volumes(&valid.pods);
+    volumes.extend(user_volumes);
+    mounts.extend(user_mounts);
     (volumes, mounts)
+}
+
+/// Those of every trainer.
+fn own_volumes(valid: &ValidJob) -> (Vec<Volume>, Vec<VolumeMount>) {
+    let empty = |name: &str, source: EmptyDirVolumeSource| Volume {
+        name: name.to_owned(),
+        empty_dir: Some(source),
+        ..Volume::default()
+    };
+    let in_memory =
+        EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: shared_memory(valid) };
+    let volumes = vec![
+        empty(PROGRAM_VOLUME, EmptyDirVolumeSource::default()),
+        empty(HOME_VOLUME, EmptyDirVolumeSource::default()),
+        empty(SHARED_MEMORY_VOLUME, in_memory),
+        volume_of_claim(OUTPUT_VOLUME.to_owned(), valid.output.claim.name()),
+    ];
+    let mounts = vec![
+        VolumeMount { read_only: Some(true), ..mount(PROGRAM_VOLUME, PROGRAM_PATH) },
+        mount(HOME_VOLUME, HOME),
+        mount(SHARED_MEMORY_VOLUME, SHARED_MEMORY),
+        mount(OUTPUT_VOLUME, &valid.output.mount_path),
+    ];
+    (volumes, mounts)
+}
+
+/// Half of the memory limit: what is written there counts as memory, and the trainer needs the rest. Without a limit there is
+/// none here.
+fn shared_memory(valid: &ValidJob) -> Option<Quantity> {
+    let half = || {
+        let limit = Bytes::parse(&valid.resources.limits.get("memory")?.0)?;
+        Some(limit.half().quantity())
+    };
+    valid.pods.shared_memory.clone().or_else(half)
+}
+
+/// Refuses volumes of the user that cannot be mounted beside the controller's own. `results`: what the attempts read of other
+/// jobs, as far as it is known.
+pub(crate) fn has_room_for_volumes(
+    valid: ValidJob,
+    results: &[DependencyResult],
+) -> Result<ValidJob, Invalid> {
+    let (volumes, mut mounts) = own_volumes(&valid);
+    let inputs = valid.inputs.iter().map(|input| input.mount_path.as_str());
+    let read = inputs.chain(results.iter().map(|result| result.mount_path.as_str())).chain([SOURCE_PATH]);
+    mounts.extend(read.map(|path| VolumeMount { read_only: Some(true), ..mount(INPUT_PREFIX, path) }));
+    let names = valid.pods.volumes.iter().map(|volume| &volume.name);
+    if let Some(name) = names.into_iter().find(|name| name.starts_with(INPUT_PREFIX)) {
+        return Err(Invalid(format!(
+            "spec.volumes: {name:?} begins like a volume of the controller, {INPUT_PREFIX}; rename it"
+        )));
+    }
+    match templates::options::volume_conflict(&valid.pods, &volumes, &mounts) {
+        Some(conflict) => Err(Invalid(conflict)),
+        None => Ok(valid),
+    }
 }
 
 /// Whether no Linux node has such a device, so that the trainer uses the CPU.

@@ -16,7 +16,11 @@ use k8s_openapi::api::{
         Container, EnvVar, KeyToPath, PodSpec, PodTemplateSpec, SecretVolumeSource, Volume, VolumeMount,
     },
 };
-use workload::templates::template::{container_security, literal, mount, tolerations};
+use text::quantity::Bytes;
+use workload::templates::{
+    options::{HelperAmounts, affinity, helper_resources},
+    template::{container_security, literal, mount, tolerations},
+};
 
 use super::{
     metadata::metadata,
@@ -43,12 +47,14 @@ const CHECK_TIMEOUT_SECONDS: u64 = 120;
 /// A check whose pod cannot start gives way to one that may have another image. A node that is bought for it may take a while.
 const CHECK_DEADLINE_SECONDS: i64 = 1_800;
 const DEFAULT_REGION: &str = "us-east-1";
+const AMOUNTS: HelperAmounts =
+    HelperAmounts { cpu: ["100m", "2"], memory: [Bytes::mebibytes(128), Bytes::mebibytes(512)] };
 
 /// The Job that uploads this folder.
 pub(crate) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaults: &Defaults) -> Job {
     let arguments = vec!["push".to_owned(), literal(folder), literal(&upload.uri)];
     let times = vec![variable(TIMEOUT.variable, &TIMEOUT_SECONDS.to_string())];
-    let mut container = container(upload, arguments, times, defaults);
+    let mut container = container(valid, upload, arguments, times, defaults);
     let output = VolumeMount { read_only: Some(true), ..mount(VOLUME, &valid.output.mount_path) };
     container.volume_mounts.get_or_insert_default().insert(0, output);
     let mut pod = pod(valid, upload, container);
@@ -68,7 +74,7 @@ pub(crate) fn check_job(valid: &ValidJob, upload: &Upload, defaults: &Defaults) 
         variable(TIMEOUT.variable, &CHECK_TIMEOUT_SECONDS.to_string()),
         variable(PATIENCE.variable, &CHECK_PATIENCE_SECONDS.to_string()),
     ];
-    let pod = pod(valid, upload, container(upload, arguments, times, defaults));
+    let pod = pod(valid, upload, container(valid, upload, arguments, times, defaults));
     let spec = JobSpec {
         backoff_limit: Some(CHECK_RETRIES),
         active_deadline_seconds: Some(CHECK_DEADLINE_SECONDS),
@@ -102,7 +108,9 @@ fn pod(valid: &ValidJob, upload: &Upload, container: Container) -> PodSpec {
     PodSpec {
         containers: vec![container],
         volumes: upload.ca_secret_name.as_deref().map(|secret| vec![authority(secret)]),
+        affinity: affinity(None, scheduling, None),
         tolerations: tolerations(scheduling, valid.accelerators.is_some(), None),
+        runtime_class_name: None,
         ..template::pod(valid)
     }
 }
@@ -123,6 +131,7 @@ fn authority(secret: &str) -> Volume {
 
 /// The program, with what it needs of the store.
 fn container(
+    valid: &ValidJob,
     upload: &Upload,
     mut arguments: Vec<String>,
     times: Vec<EnvVar>,
@@ -140,8 +149,7 @@ fn container(
         image: Some(defaults.transfer_image.clone()),
         args: Some(arguments),
         env: Some(environment(upload, times)),
-        // A quota on limits refuses a pod that lacks one.
-        resources: Some(template::resources(["100m", "128Mi"], ["2", "512Mi"])),
+        resources: Some(helper_resources(valid.pods.helper_resources.as_ref(), &AMOUNTS)),
         volume_mounts: ca_secret_name.as_ref().map(|_| vec![authority]),
         security_context: Some(container_security(Some(true))),
         ..Container::default()

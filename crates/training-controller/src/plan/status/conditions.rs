@@ -7,10 +7,7 @@ use jiff::Timestamp;
 use runtime::write::{conditions::Verdict, refusal::Refusal};
 use workload::{
     Cause,
-    faults::{
-        container::start_fault,
-        gpu::{self, Demand},
-    },
+    faults::{container::start_fault, gpu::Demand, refused_pods, unplaced::unplaced},
     views::{
         claim::{self, ClaimView},
         pod::PodView,
@@ -19,7 +16,7 @@ use workload::{
 
 use crate::{
     objects::{
-        pod::TRAINER,
+        pod::{TRAINER, UPLOADER},
         training_job::{condition, has_running_attempt},
     },
     observe::Observed,
@@ -30,7 +27,7 @@ use crate::{
         },
         children::{
             claim::{conflict, shortage},
-            pod::runs_on_cpu_instead,
+            pod::{INSTALLER, runs_on_cpu_instead},
         },
         dependencies::{Dependencies, results},
         loss, resume,
@@ -225,7 +222,7 @@ pub(crate) fn of_active(
     now: Timestamp,
 ) -> Assessment {
     let common = common(valid, observed, dependencies);
-    let scheduled = scheduled(valid, observed, attempt);
+    let scheduled = scheduled(valid, observed, attempt, now);
     let running = running(valid, observed, attempt, now);
     let phase = if running.holds { Phase::Running } else { Phase::Pending };
     let type_ = if running.holds || scheduled.holds { conditions::RUNNING } else { conditions::SCHEDULED };
@@ -238,7 +235,7 @@ pub(crate) fn of_active(
     Assessment::explained_by(phase, verdicts, type_)
 }
 
-fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verdict {
+fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>, now: Timestamp) -> Verdict {
     if let Some(job) = attempt.job.filter(|job| job.is_suspended) {
         let queue = valid.queue.as_ref().map_or("", |queue| &queue.name);
         let why = match job.suspended_message.as_str() {
@@ -248,12 +245,10 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
         let message = format!("Job {} waits for Kueue's queue {queue}{why}", job.name());
         return fails(conditions::SCHEDULED, reasons::QUOTA_PENDING, message);
     }
-    let demand =
-        valid.accelerators.as_ref().map(|gpus| Demand { gpus, scheduling: valid.pods.scheduling.as_ref() });
     let mut causes = attempt
         .pods
         .iter()
-        .filter_map(|pod| gpu::unschedulable(demand, pod, observed.capacities.as_deref()))
+        .filter_map(|pod| unplaced(demand(valid), pod, observed.capacities.as_deref(), now).cause)
         .filter(|cause| !(cause.message.contains(UNBOUND) && are_claims_bound(observed)));
     if let Some(Cause { reason, message }) = causes.next() {
         let wanted = if valid.nodes > 1 { format!("{} pods: ", valid.nodes) } else { String::new() };
@@ -265,9 +260,10 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
         && let Some(why) = &observed.refused_pods
     {
         let reason = why_no_pod_is_created(why);
+        let fix = refused_pods::fix(why, &HELPERS);
         let message = match attempt.pods.len() {
-            0 => format!("no pod was created: {why}"),
-            made => format!("only {made} of {wanted} pods were created: {why}"),
+            0 => format!("no pod was created: {why}{fix}"),
+            made => format!("only {made} of {wanted} pods were created: {why}{fix}"),
         };
         return fails(conditions::SCHEDULED, reason, message);
     }
@@ -281,10 +277,20 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
     holds(conditions::SCHEDULED, reasons::SCHEDULED, nodes.join(", "))
 }
 
+/// What each pod of an attempt asks of its node; `None` without accelerators.
+pub(crate) fn demand(valid: &ValidJob) -> Option<Demand<'_>> {
+    let gpus = valid.accelerators.as_ref()?;
+    Some(Demand { gpus, scheduling: valid.pods.scheduling.as_ref() })
+}
+
 /// The reason for these words of the API server.
 pub(crate) fn why_no_pod_is_created(words: &str) -> &'static str {
     if words.contains("exceeded quota") { reasons::QUOTA_PENDING } else { reasons::DENIED }
 }
+
+/// The containers of the controller, with the field of their resources.
+pub(crate) const HELPERS: [(&str, &str); 2] =
+    [(INSTALLER, "spec.helperResources"), (UPLOADER, "spec.helperResources")];
 
 /// What the scheduler says of a pod whose claims have no volume yet. It says so until it looks at the pod again.
 const UNBOUND: &str = "unbound immediate PersistentVolumeClaims";

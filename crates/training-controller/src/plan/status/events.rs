@@ -10,13 +10,15 @@ use super::conditions::STALLS;
 use crate::plan::attempt::failure::Failure;
 
 /// Reasons whose events are warnings, in addition to `STALLS`.
-const ALARMING: [&str; 9] = [
+const ALARMING: [&str; 11] = [
     reasons::CRASH_LOOP,
     reasons::VOLUME_NOT_ATTACHED,
     reasons::QUOTA_PENDING,
     reasons::INSUFFICIENT_GPU,
     reasons::NO_SUCH_PRODUCT,
     reasons::UNSCHEDULABLE,
+    reasons::SCHEDULING_GATED,
+    reasons::NO_SCHEDULER,
     reasons::DENIED,
     reasons::UPLOAD_FAILED,
     reasons::UPLOAD_NOT_POSSIBLE,

@@ -9,7 +9,12 @@ use k8s_openapi::api::{
 use serde_json::Value;
 
 use super::{GANG, LORA, World, arguments, flag};
-use crate::{plan::Child, swift::TUNING_VARIABLES, validate::OWNED_VARIABLES};
+use crate::{
+    plan::{Child, children::pod::has_room_for_volumes},
+    swift::TUNING_VARIABLES,
+    tests::job,
+    validate::{OWNED_VARIABLES, validate},
+};
 
 /// The first Job.
 fn rendered(spec: &str) -> Job {
@@ -245,10 +250,72 @@ fn every_child_has_the_labels_of_its_job() {
     for child in &plan.children {
         let child: Value = serde_json::to_value(child).unwrap();
         let (_, child) = child.as_object().unwrap().iter().next().unwrap();
-        let labels = &child["metadata"]["labels"];
-        assert_eq!(labels["app.kubernetes.io/instance"], "qwen");
+        let metadata = &child["metadata"];
+        let (labels, sync) =
+            (&metadata["labels"], &metadata["annotations"]["argocd.argoproj.io/sync-options"]);
         assert_eq!(labels["app.kubernetes.io/managed-by"], "training-controller");
+        if metadata["ownerReferences"].is_null() {
+            assert_eq!(labels["ai.infra.example.com/instance"], "qwen");
+            assert_eq!(labels["app.kubernetes.io/instance"], Value::Null, "Argo CD tracks by it");
+            assert_eq!(sync, "Prune=false");
+        } else {
+            assert_eq!(labels["app.kubernetes.io/instance"], "qwen");
+        }
     }
+}
+
+#[test]
+fn node_autoscalers_leave_a_trainer_alone_unless_its_user_says_otherwise() {
+    let annotations = |more: &str| {
+        let job = rendered(&format!("{{model: m, dataset: d, method: lora{more}}}"));
+        serde_json::to_value(job.spec.unwrap().template.metadata.unwrap().annotations).unwrap()
+    };
+    let both = serde_json::json!({
+        "karpenter.sh/do-not-disrupt": "true",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    });
+    assert_eq!(annotations(""), both);
+    let own = annotations(", podAnnotations: {karpenter.sh/do-not-disrupt: 'false'}");
+    assert_eq!(own["karpenter.sh/do-not-disrupt"], "false");
+}
+
+#[test]
+fn shared_memory_is_half_of_the_memory_limit_or_what_the_user_sets() {
+    let size = |more: &str| {
+        let job = rendered(&format!("{{model: m, dataset: d, method: lora{more}}}"));
+        let volumes = pod(&job).volumes.clone().unwrap();
+        let shared = volumes.into_iter().find(|volume| volume.name == "shared-memory").unwrap();
+        shared.empty_dir.unwrap().size_limit.map(|size| size.0)
+    };
+    assert_eq!(size(""), None);
+    assert_eq!(size(", resources: {limits: {memory: 16Gi}}").as_deref(), Some("8Gi"));
+    assert_eq!(size(", resources: {limits: {memory: 16Gi}}, sharedMemory: 1Gi").as_deref(), Some("1Gi"));
+}
+
+#[test]
+fn volumes_of_the_user_do_not_meet_those_of_the_controller() {
+    let reason = |mount: &str, name: &str| {
+        let volume = format!("{{name: {name}, mountPath: {mount}, claimName: c}}");
+        let valid = validate(&job(
+            "qwen",
+            &format!(
+                "{{model: m, dataset: d, method: lora, inputs: [{{claimName: data, mountPath: /data}}], volumes: [{volume}]}}"
+            ),
+        ));
+        has_room_for_volumes(valid.unwrap(), &[]).err().map(|invalid| invalid.0).unwrap_or_default()
+    };
+    for (mount, name) in [
+        ("/dev/shm", "a"),
+        ("/data/below", "a"),
+        ("/opt/resume-from", "a"),
+        ("/home/trainer", "a"),
+        ("/x", "output"),
+        ("/x", "input-4"),
+    ] {
+        let said = reason(mount, name);
+        assert!(said.starts_with("spec.volumes: "), "{mount} {name}: {said}");
+    }
+    assert!(!reason("/home/trainer/.cache/more", "a").starts_with("spec.volumes: "));
 }
 
 #[test]

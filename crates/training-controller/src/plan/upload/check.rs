@@ -32,8 +32,14 @@ use crate::{
 };
 
 /// Reasons of pods that wait and, other than those of `STALLS`, may need no person.
-const WAITS: [&str; 4] =
-    [reasons::DENIED, reasons::QUOTA_PENDING, reasons::UNSCHEDULABLE, reasons::VOLUME_NOT_ATTACHED];
+const WAITS: [&str; 6] = [
+    reasons::DENIED,
+    reasons::QUOTA_PENDING,
+    reasons::UNSCHEDULABLE,
+    reasons::SCHEDULING_GATED,
+    reasons::NO_SCHEDULER,
+    reasons::VOLUME_NOT_ATTACHED,
+];
 
 /// What is said while the check has not succeeded.
 struct CheckOutlook {
