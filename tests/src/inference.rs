@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Scene,
+    drains::cordon,
     lives::{Children, Edited, Life},
     wait_for, wait_until_gone, within,
 };
@@ -191,11 +192,6 @@ pub fn name(pod: &Pod) -> String {
 
 pub fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
-}
-
-pub async fn cordon(nodes: &Api<Node>, node: &str, is_cordoned: bool) {
-    let patch = Patch::Merge(json!({"spec": {"unschedulable": is_cordoned}}));
-    nodes.patch(node, &PatchParams::default(), &patch).await.expect("the node is changed");
 }
 
 /// Cordons the node of the only pod, and waits until another pod has taken its place.

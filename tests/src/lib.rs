@@ -21,6 +21,7 @@
 //! - `wait.rs`: waits by watching, with deadlines.
 //! - `lives.rs`: what the scripted life of an object is; `table.rs`: which controller has which.
 //! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`: the four kinds in tests.
+//! - `drains.rs`: what a drain of a node does.
 //! - `agent.rs`: a real metrics-agent on loopback.
 //! - `real.rs`: clusters with real nodes.
 //! - `prometheus.rs`: a real Prometheus on loopback.
@@ -46,6 +47,7 @@
 
 pub mod agent;
 pub mod dispatcher;
+pub mod drains;
 pub mod inference;
 pub mod kstatus;
 pub mod lives;

@@ -41,8 +41,8 @@ pub const ATTEMPT: &str = "ai.infra.example.com/attempt";
 /// Uid of the TrainingJob that a claim or a VolumeSnapshot was made for. It outlives the TrainingJob, and a later one of the
 /// same name must not delete it.
 pub const MADE_FOR: &str = "ai.infra.example.com/made-for";
-/// Name of the TrainingJob that a claim or a VolumeSnapshot was made for, in place of [`INSTANCE`]: deployment tools take an object
-/// with that label for one of theirs, and delete it when it is no longer in git.
+/// Name of the TrainingJob that a claim or a VolumeSnapshot was made for. It stands in place of [`INSTANCE`], by which deployment
+/// tools know their objects: what has that label and is not in git is deleted.
 pub const KEPT_INSTANCE: &str = "ai.infra.example.com/instance";
 /// Argo CD's own: options of its treatment of an object.
 pub const ARGO_SYNC_OPTIONS: &str = "argocd.argoproj.io/sync-options";

@@ -34,6 +34,7 @@
 //!
 //! - `nodes.rs`: replaces pods on lost nodes or with lost GPUs.
 //! - `rollout.rs`: the order of a rollout.
+//! - `handover.rs`: the only ready pod stays until another one serves, when its node is emptied.
 //! - `revision.rs`: the revision of the current spec.
 //! - `pod.rs`: the pod template; `pod/loader.rs`, `pod/engine.rs`, `pod/probes.rs` and `pod/volumes.rs` are its parts.
 //! - `children.rs`: the children; `children/config_map.rs`, `children/deployment.rs`, `children/service.rs` and

@@ -11,14 +11,15 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
-    Api, Error, ResourceExt,
-    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams},
+    ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
 };
 use local_cluster::{ClusterSpec, NodePool};
 use serde_json::{Value, json};
 use tests::{
     Scene, ask_until, controller,
     dispatcher::{CONTROLLER, Load, Monitors, create, is_ready, until, until_ready, workers},
+    drains::{cordon, evict},
     fresh_name, is_ready as is_pod_ready, simulated, start, tools, wait_for, wait_until_gone, within,
 };
 
@@ -36,21 +37,6 @@ fn is_kept(pod: &Pod) -> bool {
 async fn until_pods(scene: &Scene<'_>, pool: &str, what: &str, holds: impl Fn(&Pod) -> bool) {
     for worker in workers(scene, pool).await {
         wait_for(&scene.api::<Pod>(), &worker.name_any(), what, within(), &holds).await;
-    }
-}
-
-async fn cordon(nodes: &Api<Node>, node: &str, is_cordoned: bool) {
-    let patch = Patch::Merge(json!({"spec": {"unschedulable": is_cordoned}}));
-    nodes.patch(node, &PatchParams::default(), &patch).await.expect("the node is changed");
-}
-
-/// `false`: the budget refuses it for now.
-async fn evict(pods: &Api<Pod>, pod: &str) -> bool {
-    match pods.evict(pod, &EvictParams::default()).await {
-        Ok(_) => true,
-        Err(Error::Api(status)) if status.code == 404 => true,
-        Err(Error::Api(status)) if status.code == 429 => false,
-        Err(error) => panic!("the eviction of {pod} failed: {error}"),
     }
 }
 

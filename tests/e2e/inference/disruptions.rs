@@ -7,30 +7,19 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod},
     policy::v1::PodDisruptionBudget,
 };
-use kube::{
-    Api, Error, ResourceExt as _,
-    api::{EvictParams, ListParams},
-};
+use kube::{ResourceExt as _, api::ListParams};
 use local_cluster::{ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{
-    Scene, ask_until, controller, fresh_name,
-    inference::{cordon, live_pods, name, node_of},
+    Scene, ask_until, controller,
+    drains::{cordon, evict},
+    fresh_name,
+    inference::{live_pods, name, node_of},
     is_ready as is_pod_ready, start, tools, wait_for, wait_until_gone, within,
 };
 use tokio::time::Instant;
 
 use super::{create, until_ready};
-
-/// `false`: the budget refuses it for now.
-async fn evict(pods: &Api<Pod>, pod: &str) -> bool {
-    match pods.evict(pod, &EvictParams::default()).await {
-        Ok(_) => true,
-        Err(Error::Api(status)) if status.code == 404 => true,
-        Err(Error::Api(status)) if status.code == 429 => false,
-        Err(error) => panic!("the eviction of {pod} failed: {error}"),
-    }
-}
 
 async fn ready_count(scene: &Scene<'_>) -> usize {
     live_pods(scene).await.iter().filter(|pod| is_pod_ready(pod)).count()

@@ -86,7 +86,7 @@ const MOUNTING: &str = "MountVolume.";
 impl VolumeFailure {
     /// The failure of a pod, from the events about it. A failure to attach takes precedence over a failure to mount.
     ///
-    /// A failure to attach is reported by one event, which the API server deletes after an hour; `facts` has its message for as
+    /// A failure to attach is reported by one event, which the API server deletes after an hour. `facts` has its message for as
     /// long as the pod waits (see `fact`).
     pub fn of(
         pod: &PodView,

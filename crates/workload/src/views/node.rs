@@ -51,8 +51,8 @@ pub enum LossKind {
 }
 
 /// Since when nodes have not been Ready, by name. The condition's `lastTransitionTime` is not enough: it changes again when
-/// a NotReady node becomes Unreachable, and a deleted node has no condition. Kept in memory only: after a restart of the
-/// process the time counts from the condition, or from the first observation of the deletion, so pods are replaced later,
+/// a NotReady node becomes Unreachable, and a deleted node has no condition. Kept in memory only. After a restart of the
+/// process the time counts from the condition, or from the first observation of the deletion. So pods are replaced later,
 /// never sooner.
 #[derive(Debug, Default)]
 pub struct NodeLosses(HashMap<String, NodeLoss>);

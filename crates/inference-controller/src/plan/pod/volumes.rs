@@ -89,8 +89,8 @@ pub(super) fn authority_mount(source: &Source) -> Option<VolumeMount> {
     authority_secret(source).map(|_| mount)
 }
 
-/// The path of the weights in the engine. A claim is mounted at its root, not with a `subPath`: the kubelet would create a
-/// missing sub-path, so a typing error would create an empty folder in the user's volume.
+/// The path of the weights in the engine. A claim is mounted at its root, not with a `subPath`. The kubelet creates a
+/// missing sub-path: a typing error would leave an empty folder in the user's volume.
 pub(super) fn model_path(source: &Source) -> String {
     let below = match source {
         Source::Claim { claim: _, path } => path.as_deref(),
