@@ -161,6 +161,13 @@ fn agrees_with_kstatus<K: Serialize>(object: &K) {
     }
 }
 
+/// Without the owners of its fields, which are longer than the object.
 fn shown<K: Serialize>(object: &K) -> String {
-    serde_saphyr::to_string(object).unwrap_or_else(|error| format!("(it cannot be shown: {error})"))
+    let text = serde_json::to_value(object).map_err(|error| error.to_string()).and_then(|mut value| {
+        if let Some(metadata) = value.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+        serde_saphyr::to_string(&value).map_err(|error| error.to_string())
+    });
+    text.unwrap_or_else(|error| format!("(it cannot be shown: {error})"))
 }

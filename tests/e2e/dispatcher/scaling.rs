@@ -63,10 +63,10 @@ const WORKERS: usize = 20;
 const FEWER: i32 = 10;
 const BUSY_WORKERS: usize = 8;
 /// Side by side, so that one round of each takes no longer than that of one.
-const POOLS: usize = 3;
+const POOLS: usize = 5;
 const ROUNDS: usize = 10;
 
-/// Twenty workers of which eight are busy become ten, thirty times: none of the eight is ever deleted.
+/// Twenty workers of which eight are busy become ten, fifty times: none of the eight is ever deleted.
 #[tokio::test]
 async fn no_busy_worker_is_deleted_while_idle_ones_are_left() {
     let scene = simulated().await;

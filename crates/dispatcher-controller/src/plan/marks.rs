@@ -33,6 +33,8 @@ pub(super) const FIRST: i32 = -1;
 pub(super) const IDLE: i32 = 0;
 /// It may be busy.
 pub(super) const UNKNOWN: i32 = 100;
+/// It may be busy, and it was when it was last read.
+pub(super) const WAS_BUSY: i32 = 500;
 pub(super) const BUSY: i32 = 1_000;
 
 /// Shorter tasks cause no writes.
@@ -50,7 +52,7 @@ const GUARDS_TRIED_AGAIN_AFTER: Duration = Duration::from_secs(3_600);
 
 /// By the load of the worker.
 pub(super) fn cost(pod: &PodView, observed: &Observed) -> i32 {
-    let Some(load) = observed.load_of(pod) else { return UNKNOWN };
+    let Some(load) = observed.load_of(pod) else { return unread(pod, None) };
     let WorkerLoad { queued, in_flight, .. } = load;
     let streamed = streamed(load, observed);
     // Tasks of a shared queue make no worker busy before it takes one.
@@ -61,8 +63,18 @@ pub(super) fn cost(pod: &PodView, observed: &Observed) -> i32 {
         Some(true) => BUSY,
         Some(false) => IDLE,
         None if has_tasks(queued.map(|(tasks, _)| tasks), *in_flight) == Some(true) => BUSY,
-        None => UNKNOWN,
+        None => unread(pod, load.last_tasks.map(|(tasks, _)| tasks)),
     }
+}
+
+/// By what was known last. The streams of all workers may be cut at once: then busy ones must not go like idle ones. A
+/// controller that has begun since has only the mark.
+fn unread(pod: &PodView, last_tasks: Option<u64>) -> i32 {
+    let was_busy = match last_tasks {
+        Some(tasks) => tasks > 0,
+        None => pod.deletion_cost.is_some_and(|known| known >= WAS_BUSY),
+    };
+    if was_busy { WAS_BUSY } else { UNKNOWN }
 }
 
 /// Whether a worker has tasks as far as its stream shows it now. `None`: unknown.
@@ -150,7 +162,7 @@ pub(super) fn marking(has_first: bool, observed: &Observed, now: Timestamp) -> M
         let (word, wanted, after) = match cost(pod, observed) {
             BUSY if written != BUSY || lacks_guards() => ("busy", BUSY, MARKED_AFTER),
             IDLE if written > IDLE || written < IDLE && !has_first => ("idle", IDLE, UNMARKED_AFTER),
-            UNKNOWN if is_marked(pod) && is_quiet() => ("quiet", IDLE, QUIET_FOR),
+            UNKNOWN | WAS_BUSY if is_marked(pod) && is_quiet() => ("quiet", IDLE, QUIET_FOR),
             _ => continue,
         };
         let fact = format!("{word} {}", pod.uid());

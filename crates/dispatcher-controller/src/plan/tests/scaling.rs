@@ -283,6 +283,29 @@ fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
     assert_eq!(costs, [100, 1_000]);
 }
 
+/// On an overloaded machine the controller may lose the streams of all monitors at once.
+#[test]
+fn workers_that_were_busy_when_all_streams_were_cut_go_last() {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    let silent = |tasks| crate::load::WorkerLoad { last_tasks: Some((tasks, at(-4))), ..Default::default() };
+    scene.loads(vec![silent(1), silent(0)]);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    let costs = |scene: &Scene| -> Vec<i32> { scene.plan().marks.iter().map(|mark| mark.cost).collect() };
+    assert_eq!(costs(&scene), [500, 100, 100]);
+    // A controller that has just begun has no readings, but the mark that an earlier one has written.
+    let node = "ready: true, node: a, phase: Running";
+    scene.pods(&[
+        &format!("{{name: coder-0, cost: 1000, {node}}}"),
+        &format!("{{name: coder-1, cost: 500, {node}}}"),
+        &format!("{{name: coder-2, cost: 100, {node}}}"),
+    ]);
+    scene.loads(Vec::new());
+    assert_eq!(costs(&scene), [500]);
+    // What was read counts more than a mark.
+    scene.loads(vec![silent(0), silent(0), silent(1)]);
+    assert_eq!(costs(&scene), [100, 100, 500]);
+}
+
 #[test]
 fn a_worker_that_is_idle_by_its_stream_is_idle_whatever_prometheus_had_of_it() {
     let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
