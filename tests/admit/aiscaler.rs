@@ -84,9 +84,27 @@ async fn metric_and_bounds_are_validated() {
             case("targetValue", "Required value", json!({"targetValue": null}), json!({"targetValue": 70})),
             case(
                 "targetValue",
-                "greater than or equal to 1",
+                "must be a quantity from 1m (0.001) to 1T",
                 json!({"targetValue": 0}),
                 json!({"targetValue": 1}),
+            ),
+            case(
+                "targetValue",
+                "must be a quantity from 1m (0.001) to 1T",
+                json!({"targetValue": "900u"}),
+                json!({"targetValue": "800m"}),
+            ),
+            case(
+                "targetValue",
+                "must be a quantity from 1m (0.001) to 1T",
+                json!({"targetValue": "five"}),
+                json!({"targetValue": "0.8"}),
+            ),
+            case(
+                "targetValue",
+                "must be a quantity from 1m (0.001) to 1T",
+                json!({"targetValue": 1_000_000_000_001_i64}),
+                json!({"targetValue": 1_000_000_000_000_i64}),
             ),
             case("maxReplicas", "Required value", json!({"maxReplicas": null}), json!({"maxReplicas": 1})),
             case(
@@ -210,9 +228,9 @@ async fn additional_metrics_are_validated_like_the_first() {
             ),
             case(
                 "additionalMetrics[0].targetValue",
-                "greater than or equal to 1",
+                "must be a quantity from 1m (0.001) to 1T",
                 metric(json!({"targetValue": 0})),
-                metric(json!({"targetValue": 1})),
+                metric(json!({"targetValue": "1m"})),
             ),
             case(
                 "additionalMetrics[0].source",

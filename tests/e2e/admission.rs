@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use api::{conditions, reasons, trainingjob::Phase};
+use api::{conditions, labels, reasons, trainingjob::Phase};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};
@@ -133,6 +133,16 @@ async fn until_containers(scene: &Scene<'_>, wanted: &[&str]) {
     .await;
 }
 
+/// Waits until an object has so many pods.
+async fn until_admitted(scene: &Scene<'_>, instance: &str, count: usize) {
+    let of_instance = ListParams::default().labels(&format!("{}={instance}", labels::INSTANCE));
+    ask_until(&format!("the pods of {instance}"), within(), async || {
+        let pods = scene.api::<Pod>().list(&of_instance).await.unwrap().items.len();
+        if pods == count { Ok(()) } else { Err(format!("{pods} of {count}")) }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn every_pod_and_job_is_admitted_with_the_fields_of_the_spec() {
     let shared = simulated().await;
@@ -157,6 +167,20 @@ async fn every_pod_and_job_is_admitted_with_the_fields_of_the_spec() {
         "output": {"size": "1Gi", "upload": {"uri": "s3://results/tune"}},
     });
     create(&scene, "aistudio.modelscope.cn/v1alpha1", "TrainingJob", "tune", tune).await;
+    // Claims and Secrets that do not exist keep pods from starting, and not from being admitted.
+    let claimed = json!({"modelSource": "pvc://weights/qwen", "engine": "vllm", "gpu": {"count": 1}});
+    create(&scene, inference, "AIInference", "claimed", claimed).await;
+    let trusting = json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}, "modelStore": {
+        "endpoint": "https://minio.store:9000", "secretName": "keys", "caSecretName": "authorities"}});
+    create(&scene, inference, "AIInference", "trusting", trusting).await;
+    let saved = json!({"role": "coder", "image": "registry.example.com/agents/coder:1", "checkpoint": {"claimName": "states"}});
+    create(&scene, "southwest.ai/v1alpha1", "AIDispatcher", "saved", saved).await;
+    let gang = json!({"model": "Qwen/Qwen2.5-7B-Instruct", "dataset": "a/b", "method": "lora", "gpus": 1, "nodes": 2,
+        "output": {"size": "1Gi"}});
+    create(&scene, "aistudio.modelscope.cn/v1alpha1", "TrainingJob", "gang", gang).await;
+    for (instance, count) in [("claimed", 1), ("trusting", 1), ("saved", 1), ("gang", 2)] {
+        until_admitted(&scene, instance, count).await;
+    }
     until_ready(&scene, "chat").await;
     until_ready(&scene, "vision").await;
     let containers =

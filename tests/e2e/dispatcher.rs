@@ -5,6 +5,7 @@ mod disruptions;
 mod faults;
 mod lifecycle;
 mod scaling;
+mod services;
 mod sources;
 mod tokens;
 mod writes;

@@ -136,6 +136,49 @@ async fn the_overlay_for_one_namespace_differs_in_the_flag_that_names_it() {
     .await;
 }
 
+#[tokio::test]
+async fn the_file_of_products_of_an_overlay_reaches_the_controllers_that_place_pods_on_gpus() {
+    const GENERATED: &str = "components:\n  - ../../components/gpu-products\nconfigMapGenerator:\n  \
+                             - name: gpu-products\n    namespace: ai-system\n    files: [products]\n";
+    let kubectl = api_server().await.cluster().kubectl();
+    let install = fs::read_to_string(workspace().join("docs/install.md")).unwrap();
+    for_every_controller(async |controller| {
+        let places = ["inference-controller", "training-controller"].contains(&controller.name);
+        assert_eq!(
+            deploy(controller).join("components/gpu-products").exists(),
+            places,
+            "{}",
+            controller.name
+        );
+        if !places {
+            return;
+        }
+        assert!(install.contains(GENERATED), "the manual has another example than this test");
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(&deploy(controller), copy.path());
+        for overlay in ["overlays/dev", "overlays/prod"] {
+            let folder = copy.path().join(overlay);
+            let file = folder.join("kustomization.yaml");
+            fs::write(&file, fs::read_to_string(&file).unwrap() + GENERATED).unwrap();
+            fs::write(folder.join("products"), "h100: example.com/card=h100\n").unwrap();
+            let pod = deployment_of(&kubectl, &folder).spec.unwrap().template.spec.unwrap();
+            let volumes = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.config_map);
+            let name = volumes.map(|source| source.name).next().unwrap();
+            let maps =
+                built(&kubectl, &folder).into_iter().filter(|it| it.metadata.name.as_ref() == Some(&name));
+            let map = maps.last().expect("the ConfigMap with the hash of its content");
+            assert_eq!(map.data["data"]["products"], "h100: example.com/card=h100\n", "{overlay}");
+            let variables = pod.containers[0].env.clone().unwrap();
+            let variable = variables.into_iter().find(|variable| variable.name == "GPU_PRODUCTS").unwrap();
+            let mounts = pod.containers[0].volume_mounts.clone().unwrap();
+            assert!(
+                mounts.iter().any(|mount| variable.value == Some(format!("{}/products", mount.mount_path)))
+            );
+        }
+    })
+    .await;
+}
+
 pub(super) fn deploy(controller: &Controller) -> PathBuf {
     workspace().join("deploy").join(controller.name)
 }

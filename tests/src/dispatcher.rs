@@ -9,7 +9,10 @@ use api::{
 };
 pub use fake_monitors::Load;
 use k8s_openapi::{
-    api::{apps::v1::Deployment, core::v1::Pod},
+    api::{
+        apps::v1::Deployment,
+        core::v1::{Pod, Service},
+    },
     apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::{
@@ -218,6 +221,20 @@ async fn use_every_right(scene: &Scene<'_>) {
     scene.apply(&foreign.to_string()).await.expect("a budget");
     create(scene, "budget", json!({})).await;
     until_reason(scene, "budget", conditions::DISRUPTION_BUDGET_OMITTED, "OwnershipConflict").await;
+    use_services(scene).await;
+}
+
+/// Gives a pool Services and takes them away, beside a Service of another owner.
+async fn use_services(scene: &Scene<'_>) {
+    let foreign = json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "served", "namespace": scene.namespace()}, "spec": {"ports": [{"port": 80}]}});
+    scene.apply(&foreign.to_string()).await.expect("a Service");
+    create(scene, "served", json!({"service": {}})).await;
+    until_reason(scene, "served", conditions::SERVICE_OMITTED, "OwnershipConflict").await;
+    let services = scene.api::<Service>();
+    wait_for(&services, "served-workers", "the Service is there", within(), |_| true).await;
+    change(scene, "served", json!({"service": null})).await;
+    wait_until_gone(&services, "served-workers", within()).await;
 }
 
 /// Creates an AIDispatcher in each stable state.

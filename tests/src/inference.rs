@@ -274,6 +274,10 @@ async fn use_every_right(scene: &Scene<'_>) {
     let service = services.get("chat").await.unwrap().metadata.uid;
     services.delete("chat", &DeleteParams::default()).await.unwrap();
     wait_for(&services, "chat", "made anew", within(), |new: &Service| new.metadata.uid != service).await;
+    change(scene, "chat", json!({"service": {"headless": true}})).await;
+    wait_for(&services, "chat-pods", "the headless Service", within(), |_| true).await;
+    change(scene, "chat", json!({"service": null})).await;
+    wait_until_gone(&services, "chat-pods", within()).await;
     lose_a_node_under(scene, "chat").await;
     change(scene, "chat", json!({"replicas": 1})).await;
     until_ready(scene, "chat").await;

@@ -13,10 +13,14 @@ pub const DASHBOARD: &str = "grafana_dashboard";
 
 /// The output of kustomize for a folder below `deploy`.
 pub fn built(folder: &str) -> Vec<DynamicObject> {
+    built_at(&workspace().join("deploy").join(folder))
+}
+
+/// The output of kustomize for any folder.
+pub fn built_at(folder: &Path) -> Vec<DynamicObject> {
     let kubectl =
         local_cluster::tools::ensure_kubectl(None).unwrap_or_else(|error| panic!("{}", explained(&error)));
-    let folder = workspace().join("deploy").join(folder);
-    let output = Command::new(kubectl.join("kubectl")).arg("kustomize").arg(&folder).output().unwrap();
+    let output = Command::new(kubectl.join("kubectl")).arg("kustomize").arg(folder).output().unwrap();
     assert!(output.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));
     local_cluster::install::parse(&String::from_utf8_lossy(&output.stdout)).unwrap()
 }

@@ -102,6 +102,11 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probes: Option<Probes>,
 
+    /// Services of the pool: `<name>` sends tasks on port 8080 to ready workers, and the headless `<name>-workers` has the
+    /// address of each worker. Default: none. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<TaskService>,
+
     #[serde(flatten)]
     pub pods: PodOptions,
 }
@@ -240,7 +245,9 @@ impl Queue {
     validation = Rule::new("has(self.uri) || !has(self.endpoint)")
         .message("must not be set without uri").field_path(".endpoint"),
     validation = Rule::new("has(self.uri) || !has(self.secretName)")
-        .message("must not be set without uri").field_path(".secretName")
+        .message("must not be set without uri").field_path(".secretName"),
+    validation = Rule::new("has(self.uri) || !has(self.caSecretName)")
+        .message("must not be set without uri").field_path(".caSecretName")
 )]
 pub struct Checkpoint {
     /// PersistentVolumeClaim that all workers can write to. Several workers need access mode ReadWriteMany.
@@ -273,6 +280,13 @@ pub struct Checkpoint {
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub secret_name: Option<String>,
+
+    /// Secret with certificates (key `ca.crt`, PEM) of authorities that are trusted beside the public ones. A pod reads it when
+    /// it starts. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub ca_secret_name: Option<String>,
 
     /// Seconds in which a worker must write its state after SIGTERM. The pod gets 30 more seconds for the upload.
     /// Default: 60.
@@ -334,6 +348,18 @@ pub struct Probes {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<i32>,
+}
+
+/// Where workers take tasks.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskService {
+    /// Port on which each worker takes tasks, in its environment as AGENT_PORT. 9410 and 9411 belong to the monitor.
+    /// Default: 8080.
+    #[serde(default = "task_port")]
+    #[schemars(range(min = 1, max = 65535))]
+    #[x_kube(validation = Rule::new("!(self in [9410, 9411])").message("must not be 9410 or 9411, the monitor's ports"))]
+    pub port: i32,
 }
 
 /// Credentials for the model's server.
@@ -428,7 +454,8 @@ pub struct AIDispatcherStatus {
     pub observed_generation: i64,
 
     /// Accepted, MemoryReady with a collection, Available, Progressing, ScalingActive with autoscaling, and Ready;
-    /// CheckpointFailed, DisruptionBudgetOmitted, Reconciling, Stalled and TemplateOutdated only while they are True.
+    /// CheckpointFailed, DisruptionBudgetOmitted, Reconciling, ServiceOmitted, Stalled and TemplateOutdated only while they are
+    /// True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -518,6 +545,10 @@ fn five() -> i32 {
 
 fn hundred() -> i32 {
     100
+}
+
+fn task_port() -> i32 {
+    8080
 }
 
 fn a_minute() -> i32 {

@@ -112,6 +112,10 @@ pub struct AIInferenceSpec {
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
 
+    /// Services beside the one for clients. Default: none. Changing it restarts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceOptions>,
+
     /// Maximum seconds from the start of the engine until it is ready. After that, Ready is False with reason WarmupTimeout.
     /// Default: 300. Changing it restarts pods.
     #[serde(default = "five_minutes")]
@@ -321,6 +325,16 @@ impl Engine {
     }
 }
 
+/// Services beside the one for clients.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceOptions {
+    /// Whether there is also a headless Service, `<name>-pods`, which has the address of each ready pod: for clients that spread
+    /// their requests themselves, and for long connections. Default: false.
+    #[serde(default)]
+    pub headless: bool,
+}
+
 /// GPUs of each pod.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -334,7 +348,7 @@ impl Engine {
 )]
 pub struct Gpu {
     /// GPU product of the nodes: `A100` selects the node label nvidia.com/gpu.product=A100, `label.key=value` any node
-    /// label. Default: any product.
+    /// label. A short name, such as `a100` or `l40s`, selects the labels of NVIDIA and of the clouds. Default: any product.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 381))]
     #[x_kube(validation = rules::product_label())]

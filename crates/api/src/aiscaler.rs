@@ -69,9 +69,10 @@ pub struct AIScalerSpec {
     /// milliseconds. tokens_per_minute. custom: the values of source.
     pub metric_type: MetricType,
 
-    /// Target value in the unit of metricType: per replica, of latency for all requests together. Required.
-    #[schemars(range(min = 1, max = 1000000000000_i64))]
-    pub target_value: i64,
+    /// Target value in the unit of metricType: per replica, of latency for all requests together. A whole number, or a quantity:
+    /// `800m` and, in quotes, `"0.8"` are the same. From 1m to 1T, in thousandths. Required.
+    #[schemars(schema_with = "schema::target_value")]
+    pub target_value: Quantity,
 
     /// Minimum number of replicas. 0 requires source.prometheus, with a query that has a value while the target has no pods.
     /// Default: 1.
@@ -133,9 +134,9 @@ pub struct AdditionalMetric {
     /// Metric, as in spec.metricType. Required.
     pub metric_type: MetricType,
 
-    /// Value per replica that the target is kept at, in the unit of metricType. Required.
-    #[schemars(range(min = 1, max = 1000000000000_i64))]
-    pub target_value: i64,
+    /// Value per replica that the target is kept at, in the unit of metricType and in the form of spec.targetValue. Required.
+    #[schemars(schema_with = "schema::target_value")]
+    pub target_value: Quantity,
 
     /// Source of the samples, as in spec.source. Required with metricType custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -55,6 +55,8 @@ pub const MEMORY_READY: &str = "MemoryReady";
 pub const CHECKPOINT_FAILED: &str = "CheckpointFailed";
 /// Present only while True: the pool has no PodDisruptionBudget of its own. It serves all the same.
 pub const DISRUPTION_BUDGET_OMITTED: &str = "DisruptionBudgetOmitted";
+/// Present only while True: a Service of the pool could not be written. The workers run all the same.
+pub const SERVICE_OMITTED: &str = "ServiceOmitted";
 
 // AIDispatcher and AIScaler, as in autoscaling/v2.
 /// The autoscaler can compute a replica count.

@@ -101,7 +101,7 @@ pub const CONTROLLERS: &[Controller] = &[
             samples: &["aidispatcher.yaml"],
             further_samples: &["aidispatcher-checkpoint.yaml", "aidispatcher-memory.yaml"],
         }],
-        children: &[("apps", &["deployments"]), ("policy", &["poddisruptionbudgets"])],
+        children: &[("", &["services"]), ("apps", &["deployments"]), ("policy", &["poddisruptionbudgets"])],
         kept: &[],
         finalizer: None,
         marks_pods: true,
@@ -175,6 +175,15 @@ pub const MONITOR: Program = Program {
     budget: 8_000_000,
 };
 
+/// A worker for pools.
+pub const AGENT: Program = Program {
+    name: "agent",
+    description: "Works on tasks with a model, and keeps its sessions",
+    libc: Libc::Musl,
+    // It is in each pod of a worker.
+    budget: 8_000_000,
+};
+
 pub const METRICS_AGENT: Program = Program {
     name: "metrics-agent",
     description: "Streams what each accelerator of a node does, and for which pod",
@@ -184,6 +193,8 @@ pub const METRICS_AGENT: Program = Program {
 
 /// Programs that run on nodes, by manifests of their own in `deploy`.
 pub const NODE_PROGRAMS: &[Program] = &[METRICS_AGENT];
+/// Programs that users name as the image of an object.
+pub const USER_PROGRAMS: &[Program] = &[AGENT];
 
 /// Registry of released images.
 pub const REGISTRY: &str = "ghcr.io/ai-controllers";
@@ -195,7 +206,8 @@ impl Program {
     }
 }
 
-/// Every program that is released as an image: the controllers, then the programs in users' pods, then those on nodes.
+/// Every program that is released as an image: the controllers, then the programs in users' pods, those on nodes, and those
+/// that users name.
 pub fn released() -> Vec<Program> {
     let controllers = CONTROLLERS.iter().map(|&Controller { name, description, .. }| Program {
         name,
@@ -204,7 +216,12 @@ pub fn released() -> Vec<Program> {
         budget: BUDGET,
     });
     let mut programs: Vec<Program> = controllers.collect();
-    for program in CONTROLLERS.iter().flat_map(|controller| controller.programs).chain(NODE_PROGRAMS) {
+    for program in CONTROLLERS
+        .iter()
+        .flat_map(|controller| controller.programs)
+        .chain(NODE_PROGRAMS)
+        .chain(USER_PROGRAMS)
+    {
         if !programs.contains(program) {
             programs.push(*program);
         }

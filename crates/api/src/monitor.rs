@@ -19,6 +19,8 @@ pub const MEMORY_BYTES: u64 = 8 << 30;
 
 /// Names of options, without dashes.
 pub mod options {
+    /// PEM file with authorities that are trusted beside those of the system, for the bucket.
+    pub const CA_FILE: &str = "ca-file";
     /// A folder that all workers share, for checkpoints. Instead of `CHECKPOINT_URI`.
     pub const CHECKPOINT_DIR: &str = "checkpoint-dir";
     /// Seconds between two checkpoints of a worker that runs.
@@ -45,6 +47,12 @@ pub mod variables {
     pub const AGENT_LOG_FILE: &str = "AGENT_LOG_FILE";
     /// Port on which the worker serves its metrics.
     pub const AGENT_METRICS_PORT: &str = "AGENT_METRICS_PORT";
+    /// Seconds that running tasks may still take after SIGTERM.
+    pub const AGENT_GRACE_SECONDS: &str = "AGENT_GRACE_SECONDS";
+    /// Host and port of all workers of the pool: the headless Service.
+    pub const AGENT_PEERS: &str = "AGENT_PEERS";
+    /// Port on which the worker takes tasks.
+    pub const AGENT_PORT: &str = "AGENT_PORT";
     /// Role of the worker.
     pub const AGENT_ROLE: &str = "AGENT_ROLE";
     /// Key for the model's server.
@@ -65,6 +73,8 @@ pub mod variables {
     pub const STATE_DIR: &str = "STATE_DIR";
     /// Key for the vector store; of the monitor alone.
     pub const MEMORY_API_KEY: &str = "MEMORY_API_KEY";
+    /// Address of the pod.
+    pub const POD_IP: &str = "POD_IP";
     /// Name of the pod; of the monitor alone.
     pub const POD_NAME: &str = "POD_NAME";
     /// Namespace of the pod; of the monitor alone.

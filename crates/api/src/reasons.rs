@@ -99,6 +99,8 @@ pub const SECRET_NOT_FOUND: &str = "SecretNotFound";
 pub const CONFIG_MAP_NOT_FOUND: &str = "ConfigMapNotFound";
 /// A volume of a pod cannot be attached or mounted.
 pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
+/// A kubelet cannot create the sandbox of a pod, most often because of the network plugin.
+pub const SANDBOX_FAILED: &str = "SandboxFailed";
 /// A kubelet ended pods, for example because the node was short of memory or disk.
 pub const EVICTED: &str = "Evicted";
 

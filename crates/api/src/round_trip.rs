@@ -54,7 +54,7 @@ fn the_types_and_the_api_server_have_the_same_defaults() {
     );
     has_equal_defaults::<AIScaler>(
         "AIScaler",
-        json!({"deploymentName": "web", "metricType": "latency", "targetValue": 200, "maxReplicas": 3,
+        json!({"deploymentName": "web", "metricType": "latency", "targetValue": "200", "maxReplicas": 3,
                "behavior": {"scaleUp": {}}}),
     );
 }

@@ -32,6 +32,19 @@ pub(crate) fn positive_quantity(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// A target of a metric, in thousandths and up: HPA computes in the same unit. Whole numbers need no quotes.
+pub(crate) fn target_value(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "maxLength": MAX_QUANTITY,
+        "x-kubernetes-validations": [Rule::new(
+            "isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1m')) >= 0 \
+             && quantity(string(self)).compareTo(quantity('1T')) <= 0",
+        )
+        .message("must be a quantity from 1m (0.001) to 1T, such as 5 or 800m")],
+    })
+}
+
 /// Quantities by resource name.
 pub(crate) fn resource_list(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -146,7 +146,8 @@ pub struct TrainingJobSpec {
     pub nodes: i32,
 
     /// GPU product of the nodes: `A100` selects the node label nvidia.com/gpu.product=A100, `label.key=value` any node label.
-    /// Default: any product. Cannot be changed.
+    /// A short name, such as `a100` or `l40s`, selects the labels of NVIDIA and of the clouds. Default: any product. Cannot be
+    /// changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 381))]
     #[x_kube(validation = rules::product_label())]

@@ -3,6 +3,7 @@
 //! Files:
 //!
 //! - `http.rs`: a server for probes and Prometheus, whose clients are bounded.
+//! - `listener.rs`: where a program listens.
 //! - `pem.rs`: certificates and keys from files.
 //! - `args.rs`: options that programs share.
 
@@ -10,4 +11,5 @@
 
 pub mod args;
 pub mod http;
+pub mod listener;
 pub mod pem;

@@ -1,8 +1,8 @@
 //! Applies a plan in a fixed order. It decides nothing, and asks the plan what follows from an answer.
 //!
 //! Marks of pods first, so that a smaller number of workers takes idle ones. Then the Deployment and the event about its new
-//! number, the PodDisruptionBudget, the status, and the other events; the first failure ends this sequence. A budget that is
-//! refused is reported, and ends nothing.
+//! number, the PodDisruptionBudget, the Services, the status, and the other events; the first failure ends this sequence. A
+//! budget or Service that is refused is reported, and ends nothing.
 
 use std::collections::BTreeMap;
 
@@ -73,6 +73,7 @@ pub(crate) async fn apply(
     }
     // The children before the status: after a failure the status is not written, so it never reports what did not happen.
     write_budget(ctx, dispatcher, plan, &mut outcome, now).await?;
+    write_services(ctx, dispatcher, plan, &mut outcome, now).await?;
     ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &*outcome.status).await?;
     noting.ended(facts);
     for note in &*outcome.events {
@@ -132,6 +133,27 @@ async fn write_budget(
     match ctx.budgets.apply(budget).await {
         Ok(written) => report_contest(ctx, dispatcher, Some(written), outcome, now).await,
         Err(error) => outcome.report_refused_budget(&Refusal::of(error)?, dispatcher, now),
+    }
+    Ok(())
+}
+
+async fn write_services(
+    ctx: &Context,
+    dispatcher: &AIDispatcher,
+    plan: &Plan,
+    outcome: &mut Outcome<'_>,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
+    for service in &plan.services {
+        match ctx.services.apply(service).await {
+            Ok(written) => report_contest(ctx, dispatcher, Some(written), outcome, now).await,
+            Err(error) => outcome.report_refused_service(&Refusal::of(error)?, dispatcher, now),
+        }
+    }
+    for service in &plan.deletions {
+        if let Err(error) = ctx.services.delete_child(service).await {
+            outcome.report_kept_service(&Refusal::of(error)?, dispatcher, now);
+        }
     }
     Ok(())
 }

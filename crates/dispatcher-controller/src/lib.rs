@@ -56,7 +56,10 @@ use std::{sync::Arc, time::Duration};
 use api::{aidispatcher::AIDispatcher, controllers::MONITOR, labels};
 use clap::Parser;
 use jiff::Timestamp;
-use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use k8s_openapi::api::{
+    core::v1::{Pod, Service},
+    policy::v1::PodDisruptionBudget,
+};
 use reqwest::Url;
 use runtime::{
     controller::Controller,
@@ -173,6 +176,7 @@ type Child<V> = CachedChild<V, AIDispatcher>;
 pub(crate) struct Context {
     pub(crate) dispatchers: Cache<AIDispatcher>,
     pub(crate) deployments: Children<Child<DeploymentView>, RenderedDeployment>,
+    pub(crate) services: Children<Child<Metadata<Service>>, Service>,
     pub(crate) budgets: Children<Child<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
     /// Also those of users.
     pub(crate) all_budgets: Budgets,
@@ -233,6 +237,7 @@ fn watched(process: &mut Process, args: DispatcherArgs) -> Context {
     let revisions = Revisions::tracked(&dispatchers, &deployments, &replica_sets);
     let tokens = TokenNotes::tracked(&pods, &dispatchers, Arc::clone(&revisions));
     Context {
+        services: writer.of(process.watch_labelled("Service", &managed)),
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
         all_budgets: Budgets::watched(process),
         deployments,
@@ -260,6 +265,7 @@ fn related(controller: Controller<AIDispatcher>, ctx: &Context) -> Controller<AI
     let neighbours = Referrers::of(&ctx.dispatchers, |dispatcher: &AIDispatcher| [namespace_of(dispatcher)]);
     controller
         .owns(&ctx.deployments)
+        .owns(&ctx.services)
         .owns(&ctx.budgets)
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)

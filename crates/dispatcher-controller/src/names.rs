@@ -16,6 +16,16 @@ pub(crate) fn deployment(name: &str) -> String {
     name::with_suffix(name, "-workers")
 }
 
+/// Sends tasks to ready workers.
+pub(crate) fn service(name: &str) -> String {
+    name::service(name)
+}
+
+/// The headless Service.
+pub(crate) fn workers_service(name: &str) -> String {
+    name::with_suffix(&name::service(name), "-workers")
+}
+
 pub(crate) fn disruption_budget(name: &str) -> String {
     name::with_suffix(name, "-workers")
 }

@@ -13,7 +13,7 @@ use api::{
 use jiff::Timestamp;
 use k8s_openapi::{
     api::apps::v1::{Deployment, ReplicaSet},
-    apimachinery::pkg::apis::meta::v1::Condition,
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
 };
 use kube::Resource;
 use runtime::{key::Key, polling::Polled, watch::cache::Cache};
@@ -53,7 +53,9 @@ pub(crate) struct Observed {
     pub(crate) claim: Option<Arc<ClaimView>>,
     /// The PodDisruptionBudget that has the name of the pool's own one. It may have another owner.
     pub(crate) budget: Option<Arc<BudgetView>>,
-    /// Those of the namespace that belong to no AIDispatcher.
+    /// The Services of the pool that exist.
+    pub(crate) services: Vec<ObjectMeta>,
+    /// Budgets of the namespace that belong to no AIDispatcher.
     pub(crate) other_budgets: Vec<Arc<BudgetView>>,
     /// When the API server has last refused the annotations of pods for node autoscalers.
     pub(crate) guards_refused: Option<Timestamp>,
@@ -95,6 +97,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         tokens: counted_tokens(ctx, &dispatcher, &revisions, now),
         claim,
         budget: ctx.all_budgets.all.get(&Key::new(namespace, &names::disruption_budget(&name))),
+        services: services(ctx, namespace, &uid),
         other_budgets: ctx.all_budgets.of_others(namespace),
         guards_refused: ctx.guard_refusals.of(&uid).into_values().next(),
         token_rate,
@@ -111,6 +114,11 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         ending,
         loads,
     }
+}
+
+fn services(ctx: &Context, namespace: &str, uid: &str) -> Vec<ObjectMeta> {
+    let services = ctx.services.owned_by::<AIDispatcher>(namespace, uid);
+    services.iter().map(|service| service.meta().clone()).collect()
 }
 
 /// The pods of one AIDispatcher.

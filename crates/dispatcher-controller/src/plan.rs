@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use api::aidispatcher::AIDispatcherStatus;
 use jiff::Timestamp;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::{core::v1::Service, policy::v1::PodDisruptionBudget};
 use runtime::{
     reconcile::Decision,
     write::{events::Note, refusal::Refusal},
@@ -21,6 +21,7 @@ use crate::{
 };
 use marks::{Mark, Marking};
 use replicas::Sizing;
+use services::Serving;
 use status::Report;
 
 mod conditions;
@@ -29,6 +30,7 @@ mod disruption_budget;
 mod events;
 pub(crate) mod marks;
 mod metadata;
+mod omission;
 pub(crate) mod outcome;
 mod pod;
 mod readiness;
@@ -36,6 +38,7 @@ mod replacement;
 mod replicas;
 mod revision;
 mod rollout;
+mod services;
 mod status;
 
 /// All writes for one AIDispatcher.
@@ -48,6 +51,12 @@ pub(crate) struct Plan {
     pub(crate) deployment: Option<Box<RenderedDeployment>>,
     /// `None`: it stays as it is.
     pub(crate) budget: Option<Box<PodDisruptionBudget>>,
+    /// Those to write. The others stay as they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) services: Vec<Service>,
+    /// Services that the spec has no more, with uid and version as preconditions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) deletions: Vec<Service>,
     pub(crate) status: AIDispatcherStatus,
     pub(crate) events: Vec<Note>,
     /// The load changes the number of workers.
@@ -131,21 +140,24 @@ fn of_valid(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, n
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
     let (sizing, replaces) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
-    let (sizing, marking, guarding) = if valid.pods.paused {
+    let (sizing, marking, guarding, serving) = if valid.pods.paused {
         // The pods get no costs for a smaller number.
-        (sizing, replicas::marks_of_present(observed, now), disruption_budget::of_deployed(observed, now))
+        let marking = replicas::marks_of_present(observed, now);
+        (sizing, marking, disruption_budget::of_deployed(observed, now), Serving::as_it_is(observed))
     } else {
         let sizing = replicas::marked(sizing, observed, now);
-        (sizing, Marking::default(), disruption_budget::guarding(observed, now))
+        let serving = services::serving(valid, observed, now);
+        (sizing, Marking::default(), disruption_budget::guarding(observed, now), serving)
     };
     let mut assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
-    assessment.verdicts.extend(guarding.omitted);
+    assessment.verdicts.extend([guarding.omitted, serving.omitted].into_iter().flatten());
     let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
     let soonest = [
         sizing.requeue_after,
         assessment.requeue_after,
         rollout_requeue_after,
         guarding.requeue_after,
+        serving.requeue_after,
         marking.requeue_after,
         observed.token_rate.changes_in,
     ];
@@ -165,12 +177,14 @@ fn of_valid(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, n
         marks,
         deployment,
         budget: guarding.budget,
+        services: serving.services,
+        deletions: serving.deletions,
         status: report.status,
         events: report.events,
         rescale,
         replaces,
         past,
-        facts: [facts, guarding.facts, report.facts].concat(),
+        facts: [facts, guarding.facts, serving.facts, report.facts].concat(),
         facts_if_settled,
         requeue_after: soonest.into_iter().chain([report.wait]).flatten().min(),
     }
@@ -216,7 +230,7 @@ fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
     let mut assessment = conditions::of_invalid(invalid, observed, now);
     let guarding = disruption_budget::of_deployed(observed, now);
     let marking = replicas::marks_of_present(observed, now);
-    assessment.verdicts.extend(guarding.omitted);
+    assessment.verdicts.extend([guarding.omitted, services::reported(observed)].into_iter().flatten());
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let soonest = [
         assessment.requeue_after,
@@ -273,7 +287,7 @@ fn reported(
     let (sizing, _) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
     let guarding = disruption_budget::of_deployed(observed, now);
     let mut assessment = conditions::of_refused(&refusal, valid, observed, &revision, &sizing, now);
-    assessment.verdicts.extend(guarding.omitted);
+    assessment.verdicts.extend([guarding.omitted, services::reported(observed)].into_iter().flatten());
     let facts = assessment.facts.clone();
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let status = status::of_valid(valid, &revision, &sizing, None, observed, assessment, now);
@@ -289,11 +303,14 @@ pub(crate) fn is_loss(fact: &str) -> bool {
 
 /// A plan that writes only status and events.
 fn status_only(status: AIDispatcherStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (marks, deployment, budget, rescale, replaces, past, facts, facts_if_settled) = Default::default();
+    let (marks, deployment, budget, services, deletions) = Default::default();
+    let (rescale, replaces, past, facts, facts_if_settled) = Default::default();
     Plan {
         marks,
         deployment,
         budget,
+        services,
+        deletions,
         status,
         events,
         rescale,

@@ -132,6 +132,7 @@ impl Scene {
                 ending: Vec::new(),
                 claim: None,
                 budget: None,
+                services: Vec::new(),
                 other_budgets: Vec::new(),
                 guards_refused: None,
                 loads: BTreeMap::new(),

@@ -43,6 +43,8 @@ pub(crate) struct ValidDispatcher {
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) metrics_port: u16,
     pub(crate) probes: Option<Probes>,
+    /// Port on which workers take tasks; `None`: the pool has no Services.
+    pub(crate) task_port: Option<u16>,
     pub(crate) workers: Workers,
     pub(crate) pods: PodOptions,
     /// Value of the annotation `refresh`, which requests a new rendering.
@@ -85,7 +87,13 @@ pub(crate) struct Checkpoint {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Storage {
     Claim(String),
-    Store { uri: String, endpoint: Option<String>, region: Option<String>, secret: Option<String> },
+    Store {
+        uri: String,
+        endpoint: Option<String>,
+        region: Option<String>,
+        secret: Option<String>,
+        ca_secret: Option<String>,
+    },
 }
 
 /// Namespace and name of this process's service account, if known.
@@ -127,6 +135,15 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
             variable.name
         )));
     }
+    let of_service =
+        [variables::AGENT_GRACE_SECONDS, variables::AGENT_PEERS, variables::AGENT_PORT, variables::POD_IP];
+    let of_service = |variable: &&EnvVar| of_service.contains(&&*variable.name);
+    if let Some(variable) = spec.env.iter().filter(|_| spec.service.is_some()).find(of_service) {
+        return Err(Invalid(format!(
+            "spec.env: {} is set by spec.service; remove it, and set the port in spec.service.port",
+            variable.name
+        )));
+    }
     Ok(ValidDispatcher {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
@@ -143,6 +160,7 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
         checkpoint: checkpoint(spec)?,
         probes: probes(spec)?,
         metrics_port: metrics_port(spec)?,
+        task_port: task_port(spec)?,
         workers: workers(spec, defaults.load_max_age)?,
         pods: spec.pods.clone(),
         refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH).cloned()),
@@ -196,6 +214,9 @@ fn memory(spec: &AIDispatcherSpec, defaults: &Defaults) -> Result<Option<Memory>
 
 fn checkpoint(spec: &AIDispatcherSpec) -> Result<Option<Checkpoint>, Invalid> {
     let Some(checkpoint) = &spec.checkpoint else { return Ok(None) };
+    if checkpoint.ca_secret_name.is_some() && checkpoint.uri.is_none() {
+        return Err(Invalid("spec.checkpoint.caSecretName must not be set without uri".to_owned()));
+    }
     if checkpoint.region.is_some() && checkpoint.uri.is_none() {
         return Err(Invalid("spec.checkpoint.region must not be set without uri".to_owned()));
     }
@@ -206,6 +227,7 @@ fn checkpoint(spec: &AIDispatcherSpec) -> Result<Option<Checkpoint>, Invalid> {
             endpoint: checkpoint.endpoint.clone(),
             region: checkpoint.region.clone(),
             secret: checkpoint.secret_name.clone(),
+            ca_secret: checkpoint.ca_secret_name.clone(),
         },
         (Some(_), Some(_)) | (None, None) => {
             return Err(Invalid("spec.checkpoint must have exactly one of claimName and uri".to_owned()));
@@ -230,6 +252,17 @@ fn metrics_port(spec: &AIDispatcherSpec) -> Result<u16, Invalid> {
         Invalid(format!(
             "spec.env: {} must have a value, a port other than {ADMIN_PORT} and {STREAM_PORT}, which the monitor uses",
             variables::AGENT_METRICS_PORT
+        ))
+    })
+}
+
+fn task_port(spec: &AIDispatcherSpec) -> Result<Option<u16>, Invalid> {
+    let Some(service) = &spec.service else { return Ok(None) };
+    let port = u16::try_from(service.port).ok().filter(|port| ![0, ADMIN_PORT, STREAM_PORT].contains(port));
+    port.map(Some).ok_or_else(|| {
+        Invalid(format!(
+            "spec.service.port must be a port from 1 to 65535 other than {ADMIN_PORT} and {STREAM_PORT}, which the \
+             monitor uses"
         ))
     })
 }
@@ -311,6 +344,19 @@ mod tests {
         assert!(account("demo").is_not_used_by(runs_as("controller")).is_err());
         assert!(account("demo").is_not_used_by(runs_as("other")).is_ok());
         assert!(account("ai-system").is_not_used_by(runs_as("controller")).is_ok());
+    }
+
+    #[test]
+    fn a_pool_with_services_has_one_port_for_tasks() {
+        assert_eq!(valid("{role: coder, service: {}}").task_port, Some(8080));
+        assert_eq!(valid("{role: coder}").task_port, None);
+        assert_eq!(valid("{role: coder, env: [{name: AGENT_PORT, value: '8000'}]}").task_port, None);
+        let both = "{role: coder, service: {}, env: [{name: AGENT_PORT, value: '8000'}]}";
+        assert!(refusal(both, &["--coder-image=a:1"]).contains("AGENT_PORT is set by spec.service"));
+        for port in ["9410", "9411", "0", "70000"] {
+            let spec = format!("{{role: coder, service: {{port: {port}}}}}");
+            assert!(refusal(&spec, &["--coder-image=a:1"]).contains("spec.service.port"), "{port}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::{aiinference::AIInference, labels, reasons};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Service;
 use runtime::{
     controller::ReconcileError as _,
     key::Key,
@@ -22,7 +23,12 @@ use workload::faults::crashes::Reading;
 
 use crate::{
     Context, NAME,
-    plan::{Plan, children::Child, handover::Mark, nodes::PodDeletion},
+    plan::{
+        Plan,
+        children::{Child, Superfluous},
+        handover::Mark,
+        nodes::PodDeletion,
+    },
 };
 
 pub(crate) async fn apply(
@@ -122,7 +128,7 @@ struct Children {
     contest: Option<Duration>,
 }
 
-/// The children, and the deletions of budgets.
+/// The children, and the deletions of those that are not wanted any more.
 async fn apply_children(
     ctx: &Context,
     inference: &AIInference,
@@ -149,12 +155,40 @@ async fn apply_children(
             Err(error) => return Ok(Children { refusal: Some(Refusal::of(error)?), ..done }),
         }
     }
-    for budget in &plan.budget_deletions {
-        if let Err(error) = ctx.budgets.delete_child(budget).await {
+    if let Some(service) = &plan.headless {
+        apply_headless(ctx, inference, service, now).await?;
+    }
+    for child in &plan.superfluous {
+        let deleted = match child {
+            Superfluous::Service(service) => ctx.services.delete_child(service).await,
+            Superfluous::PodDisruptionBudget(budget) => ctx.budgets.delete_child(budget).await,
+        };
+        if let Err(error) = deleted {
             return Ok(Children { refusal: Some(Refusal::of(error)?), ..done });
         }
     }
     Ok(done)
+}
+
+/// The pods serve without this Service, so a refusal is an event, and keeps nothing else from being sent.
+async fn apply_headless(
+    ctx: &Context,
+    inference: &AIInference,
+    service: &Service,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
+    let Err(error) = ctx.services.apply(service).await else { return Ok(()) };
+    let refusal = Refusal::of(error)?;
+    let message =
+        format!("the headless Service is not written: {}; the pods serve without it", refusal.message());
+    let reason = match refusal {
+        Refusal::OwnershipConflict(_) | Refusal::Leftover { .. } => reasons::OWNERSHIP_CONFLICT,
+        Refusal::Invalid(_) => reasons::INVALID_SPEC,
+        Refusal::Denied(_) => reasons::DENIED,
+    };
+    let note = Note { severity: Severity::Warning, reason, message };
+    ctx.recorder.publish(inference, &note, now).await;
+    Ok(())
 }
 
 /// Refused marks keep nothing else from being sent: a drain still evicts one of two ready pods.

@@ -76,11 +76,12 @@ use runtime::{
 use workload::{
     faults::{
         crashes::Crashes,
-        event::{ATTACH_FAILURES, EventView, MOUNT_FAILURES},
+        event::{ATTACH_FAILURES, EventView, MOUNT_FAILURES, SANDBOX_FAILURES},
         facts::FactTimes,
         migrations::Migrations,
         pace::Pace,
     },
+    products::Products,
     templates::deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
     views::{
         claim::ClaimView,
@@ -143,6 +144,10 @@ pub struct InferenceArgs {
     #[arg(long)]
     pub tgi_image: Option<String>,
 
+    /// File with short names of GPU products and the node labels that they select, in place of those of this release
+    #[arg(long, env = "GPU_PRODUCTS", value_parser = products, value_name = "FILE")]
+    pub gpu_products: Option<Products>,
+
     /// Service account of this process; engines must not use it [default: no account is refused]
     #[arg(long, env = "POD_SERVICE_ACCOUNT")]
     pub own_service_account: Option<String>,
@@ -153,6 +158,12 @@ pub struct InferenceArgs {
 
     #[command(flatten)]
     pub agents: AgentsArgs,
+}
+
+/// Read once: what a name selects changes only with the process.
+fn products(path: &str) -> Result<Products, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("the file cannot be read: {error}"))?;
+    Products::with_file(&text).map_err(|error| error.to_string())
 }
 
 /// A view of a child of an AIInference.
@@ -173,6 +184,7 @@ pub(crate) struct Context {
     pub(crate) claims: Cache<ClaimView>,
     pub(crate) attach_failures: Cache<EventView>,
     pub(crate) mount_failures: Cache<EventView>,
+    pub(crate) sandbox_failures: Cache<EventView>,
     /// `None` if the process is confined to one namespace: pods on lost nodes are not replaced then, and GPUs not counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
     pub(crate) losses: Arc<Mutex<NodeLosses>>,
@@ -220,6 +232,7 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
         claims: process.watch("PersistentVolumeClaim"),
         attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
         mount_failures: process.watch_selected("MountEvent", MOUNT_FAILURES),
+        sandbox_failures: process.watch_selected("SandboxEvent", SANDBOX_FAILURES),
         losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
         nodes,
         pace: Pace::default(),
@@ -245,7 +258,7 @@ fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.failed_pods, keys_by_instance)
         .maps(&ctx.claims, move |claim| readers.keys(claim));
-    for events in [&ctx.attach_failures, &ctx.mount_failures] {
+    for events in [&ctx.attach_failures, &ctx.mount_failures, &ctx.sandbox_failures] {
         let pods = ctx.pods.clone();
         controller = controller.maps(events, move |event| keys_of_event(&pods, event));
     }

@@ -26,3 +26,7 @@ pub(crate) fn config_map(name: &str) -> String {
 pub(crate) fn service(name: &str) -> String {
     name::service(name)
 }
+
+pub(crate) fn headless_service(name: &str) -> String {
+    name::with_suffix(&name::service(name), "-pods")
+}

@@ -21,7 +21,7 @@ use runtime::{key::Key, queue::Reason, watch::cache::Cache};
 use workload::{
     faults::{
         crashes::{Crash, Crashes},
-        event::{EventView, VolumeFailure},
+        event::{EventView, SetupFailure},
         gpu::{self, NodeCapacity},
         gpu_faults::PodFaults,
         migrations::PodMigration,
@@ -51,6 +51,8 @@ pub(crate) struct Observed {
     pub(crate) failed: Vec<Arc<PodView>>,
     /// Metadata of its PodDisruptionBudget.
     pub(crate) budget: Option<ObjectMeta>,
+    /// Metadata of its headless Service.
+    pub(crate) headless: Option<ObjectMeta>,
     pub(crate) nodes: Nodes,
     /// Nodes with its pods that are about to go; empty without a watch of nodes.
     pub(crate) leaving_nodes: BTreeSet<String>,
@@ -62,8 +64,8 @@ pub(crate) struct Observed {
     pub(crate) claim: Option<Arc<ClaimView>>,
     /// Whether a watch fails on which the order of a rollout depends.
     pub(crate) watch_fails: bool,
-    /// Failures of volumes, by uid of the scheduled pod that waits for one.
-    pub(crate) unattached: BTreeMap<String, VolumeFailure>,
+    /// Failures to set up pods, by uid of the scheduled pod that waits for one.
+    pub(crate) unattached: BTreeMap<String, SetupFailure>,
     /// Causes of crashes, by uid of each pod that is not ready.
     pub(crate) crashes: BTreeMap<String, Crash>,
     /// Pods deleted because of their nodes or GPUs that the status does not record yet.
@@ -85,6 +87,8 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let Revisions { deployed, older, failed } =
         deployment.as_ref().map(|deployment| revisions(ctx, namespace, deployment)).unwrap_or_default();
     let budget = owned(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name))
+        .map(|kept| kept.meta().clone());
+    let headless = owned(&ctx.services, namespace, &uid, &names::headless_service(&name))
         .map(|kept| kept.meta().clone());
     let pods =
         || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
@@ -120,6 +124,7 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         older,
         failed,
         budget,
+        headless,
         nodes,
         leaving_nodes,
         gpu_faults,
@@ -169,18 +174,19 @@ fn revisions(ctx: &Context, namespace: &str, deployment: &DeploymentView) -> Rev
     seen
 }
 
-/// Failures of volumes, by uid of the pod.
+/// Failures to set up pods, by uid of the pod.
 fn unattached<'a>(
     ctx: &Context,
     pods: impl Iterator<Item = &'a Arc<PodView>>,
     facts: &BTreeMap<String, Timestamp>,
-) -> BTreeMap<String, VolumeFailure> {
+) -> BTreeMap<String, SetupFailure> {
     let mut waiting = pods.filter(|pod| pod.node.is_some() && !pod.has_started_containers()).peekable();
     if waiting.peek().is_none() {
         return BTreeMap::new();
     }
-    let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
-    let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, facts);
+    let attach = ctx.attach_failures.all();
+    let of_kubelet = [ctx.mount_failures.all(), ctx.sandbox_failures.all()].concat();
+    let failure = |pod: &Arc<PodView>| SetupFailure::of(pod, &attach, &of_kubelet, facts);
     waiting.filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect()
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::aiinference::AIInferenceStatus;
 use jiff::Timestamp;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::core::v1::Service;
 use runtime::{
     reconcile::Decision,
     write::{events::Note, refusal::Refusal},
@@ -33,7 +33,7 @@ mod revision;
 mod rollout;
 mod status;
 
-use children::{Child, children, pod_disruption_budget};
+use children::{Child, Superfluous, children, superfluous};
 use conditions::Decided;
 use defaults::Defaults;
 use handover::{Mark, Release};
@@ -55,8 +55,11 @@ pub(crate) struct Plan {
     pub(crate) marks: Vec<Mark>,
     /// In the order in which they are applied.
     pub(crate) children: Vec<Child>,
-    /// Budgets to delete, with uid and version as preconditions.
-    pub(crate) budget_deletions: Vec<PodDisruptionBudget>,
+    /// The headless Service. It is apart from the children, because the pods serve without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) headless: Option<Box<Service>>,
+    /// Children to delete.
+    pub(crate) superfluous: Vec<Superfluous>,
     pub(crate) status: AIInferenceStatus,
     pub(crate) events: Vec<Note>,
     /// Logs to read, for the causes of crashes.
@@ -134,7 +137,7 @@ pub(crate) fn refused(
 /// The spec, if pods may run with it.
 fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, Invalid> {
     let valid = defaults.own_account.is_not_used_by(validate(&observed.inference)?)?;
-    let valid = pod::has_room_for_volumes(valid)?;
+    let valid = defaults.resolved(pod::has_room_for_volumes(valid)?);
     match &valid.tolerated {
         // A flag that an earlier release accepted is refused only if no pods run with it.
         Some(invalid) if !revision::has_pods(&valid, observed) => Err(invalid.clone()),
@@ -205,10 +208,10 @@ pub(crate) fn of_valid(
     if valid.pods.paused {
         return released(written, observed, now);
     }
-    let superfluous = pod_disruption_budget::superfluous(valid, observed, &handover);
     Plan {
         children: children(valid, &revision, observed, rollout.strategy, &handover),
-        budget_deletions: superfluous.into_iter().collect(),
+        headless: children::service::headless(valid, &revision, observed).map(Box::new),
+        superfluous: superfluous(valid, observed, &handover),
         marks: handover.marks,
         ..written
     }
@@ -222,7 +225,8 @@ fn released(plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
         None => plan.facts,
     };
     let requeue_after = plan.requeue_after.into_iter().chain(requeue_after).min();
-    Plan { budget_deletions: budget.into_iter().collect(), facts, requeue_after, ..plan }
+    let budget = budget.map(|budget| Superfluous::PodDisruptionBudget(Box::new(budget)));
+    Plan { superfluous: budget.into_iter().collect(), facts, requeue_after, ..plan }
 }
 
 /// The plan for an invalid spec: children stay unchanged.
@@ -280,14 +284,16 @@ fn status_only(
     requeue_after: Option<Duration>,
     allowance: &Allowance,
 ) -> Plan {
-    let (deletions, unless_deleted, marks, children, budget_deletions, logs, facts) = Default::default();
+    let (deletions, unless_deleted, marks, children, headless) = Default::default();
+    let (superfluous, logs, facts) = Default::default();
     let allowance = allowance.clone();
     Plan {
         deletions,
         unless_deleted,
         marks,
         children,
-        budget_deletions,
+        headless,
+        superfluous,
         status,
         events,
         logs,

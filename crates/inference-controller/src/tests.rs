@@ -13,10 +13,11 @@ use runtime::reconcile::Decision;
 use serde_json::json;
 use workload::{
     faults::{
-        event::{EventView, VolumeFailure},
+        event::{EventView, SetupFailure},
         pace::Allowance,
         stranded::Nodes,
     },
+    products::Products,
     templates::deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
     views::pod::PodView,
 };
@@ -112,6 +113,7 @@ impl Scene {
                 older: Vec::new(),
                 failed: Vec::new(),
                 budget: None,
+                headless: None,
                 nodes: Nodes::default(),
                 leaving_nodes: Default::default(),
                 gpu_faults: Default::default(),
@@ -192,18 +194,18 @@ impl Scene {
 
     /// Adds an event about a volume of the first pod of the current revision that cannot be attached.
     pub(crate) fn unattached(&mut self, message: &str) {
-        self.volume_failure(message, |pod, event| VolumeFailure::of(pod, event, &[], &Default::default()));
+        self.volume_failure(message, |pod, event| SetupFailure::of(pod, event, &[], &Default::default()));
     }
 
     /// The same about a volume that cannot be mounted.
     pub(crate) fn unmounted(&mut self, message: &str) {
-        self.volume_failure(message, |pod, event| VolumeFailure::of(pod, &[], event, &Default::default()));
+        self.volume_failure(message, |pod, event| SetupFailure::of(pod, &[], event, &Default::default()));
     }
 
     fn volume_failure(
         &mut self,
         message: &str,
-        failure: impl Fn(&PodView, &[Arc<EventView>]) -> Option<VolumeFailure>,
+        failure: impl Fn(&PodView, &[Arc<EventView>]) -> Option<SetupFailure>,
     ) {
         let pod = &self.observed.deployed.as_ref().expect("a revision")[0];
         let event = json!({"metadata": {"namespace": "demo"}, "involvedObject": {"uid": pod.uid()}, "message": message});
@@ -235,7 +237,7 @@ impl Scene {
     }
 
     pub(crate) fn plan_with(&self, defaults: &Defaults, now: Timestamp) -> Plan {
-        let valid = validate(&self.observed.inference).expect("a valid spec");
+        let valid = defaults.resolved(validate(&self.observed.inference).expect("a valid spec"));
         of_valid(&valid, &self.observed, &Allowance::default(), defaults, now)
     }
 }
@@ -244,6 +246,16 @@ pub(crate) const REFUSAL_RETRY: Duration = Duration::from_secs(60);
 
 /// The defaults of a process with these flags.
 pub(crate) fn defaults(flags: &[&str]) -> Defaults {
+    Defaults::new(parsed(flags).expect("flags"), true, REFUSAL_RETRY)
+}
+
+/// The defaults of a process with this file of GPU products.
+pub(crate) fn defaults_with_products(file: &str) -> Defaults {
+    let gpu_products = Some(Products::with_file(file).expect("products"));
+    Defaults::new(InferenceArgs { gpu_products, ..parsed(&[]).expect("flags") }, true, REFUSAL_RETRY)
+}
+
+fn parsed(flags: &[&str]) -> Result<InferenceArgs, clap::Error> {
     #[derive(clap::Parser)]
     struct Cli {
         #[command(flatten)]
@@ -252,11 +264,16 @@ pub(crate) fn defaults(flags: &[&str]) -> Defaults {
     // A fixed image, because the default changes with every release.
     let loader = ["--loader-image=loader:1"].into_iter().filter(|_| flags.is_empty());
     let arguments = ["test"].into_iter().chain(loader).chain(flags.iter().copied());
-    Defaults::new(
-        <Cli as clap::Parser>::try_parse_from(arguments).expect("flags").inference,
-        true,
-        REFUSAL_RETRY,
-    )
+    Ok(<Cli as clap::Parser>::try_parse_from(arguments)?.inference)
+}
+
+#[test]
+fn a_file_of_products_that_cannot_be_used_ends_the_process_at_its_start() {
+    let complaint = |file: &str| parsed(&[&format!("--gpu-products={file}")]).unwrap_err().to_string();
+    let missing = complaint("/nonexistent/products");
+    assert!(missing.contains("--gpu-products") && missing.contains("the file cannot be read"), "{missing}");
+    let wrong = complaint(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    assert!(wrong.contains("line 1: \"[package]\" has no colon; write for example"), "{wrong}");
 }
 
 /// The Deployment among the children of a plan.

@@ -19,10 +19,7 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use text::quantity::Bytes;
-use workload::{
-    digest::digest,
-    faults::gpu::{Gpus, NodeLabel},
-};
+use workload::{digest::digest, faults::gpu::Gpus};
 
 use crate::{
     InferenceArgs,
@@ -58,6 +55,8 @@ pub(crate) struct ValidInference {
     pub(crate) warmup_timeout_seconds: i32,
     pub(crate) rollout: Rollout,
     pub(crate) disruption: Disruption,
+    /// Whether there is a Service that has the address of each ready pod.
+    pub(crate) is_headless: bool,
     /// How long a shortage may last before an old pod is deleted first.
     pub(crate) surge_timeout: Duration,
     pub(crate) pods: PodOptions,
@@ -178,6 +177,7 @@ pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invali
         warmup_timeout_seconds: spec.warmup_timeout_seconds,
         rollout: spec.rollout,
         disruption: spec.disruption,
+        is_headless: spec.service.as_ref().is_some_and(|service| service.headless),
         surge_timeout: Duration::from_secs(u64::from(spec.surge_timeout_seconds.unsigned_abs())),
         pods: spec.pods.clone(),
         loader,
@@ -279,20 +279,17 @@ fn gpus(spec: &AIInferenceSpec) -> Result<Option<Gpus>, Invalid> {
     if gpu.count == 0 {
         return Ok(None);
     }
-    let mut products: Vec<NodeLabel> = Vec::new();
-    for text in gpu.product_label.iter().chain(&gpu.product_labels) {
-        let (key, value) = text.split_once('=').unwrap_or((labels::NVIDIA_GPU_PRODUCT, text));
-        if key.is_empty() || value.is_empty() {
-            return Err(Invalid(format!(
-                "spec.gpu: {text:?} is not a GPU product; use for example A100 or nvidia.com/gpu.product=A100"
-            )));
-        }
-        match products.iter_mut().find(|product| product.key == key) {
-            Some(product) => product.values.push(value.to_owned()),
-            None => products.push(NodeLabel { key: key.to_owned(), values: vec![value.to_owned()] }),
-        }
+    let spelled: Vec<&str> =
+        gpu.product_label.iter().chain(&gpu.product_labels).map(String::as_str).collect();
+    let is_wrong = |text: &str| {
+        text.split_once('=').map_or(text.is_empty(), |(key, value)| key.is_empty() || value.is_empty())
+    };
+    if let Some(text) = spelled.iter().find(|text| is_wrong(text)) {
+        return Err(Invalid(format!(
+            "spec.gpu: {text:?} is not a GPU product; use for example A100 or nvidia.com/gpu.product=A100"
+        )));
     }
-    Ok(Some(Gpus { count: gpu.count, resource: gpu.resource_name.clone(), products }))
+    Ok(Some(Gpus::new(gpu.count, &gpu.resource_name, spelled)))
 }
 
 fn engine_version(spec: &AIInferenceSpec) -> Result<Option<Version>, Invalid> {
@@ -347,6 +344,7 @@ fn spec_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
     spec.replicas = 0;
     spec.rollout = Rollout::Auto;
     spec.disruption = Disruption::Surge;
+    spec.service = None;
     // The default is not serialized, so specs without this field keep their hash.
     spec.surge_timeout_seconds = DEFAULT_SURGE_TIMEOUT_SECONDS;
     spec.node_failure_seconds = 0;
@@ -361,6 +359,7 @@ fn spec_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
 mod tests {
     use api::aiinference::MAX_NODE_FAILURE_SECONDS;
     use serde_json::{Value, json};
+    use workload::products::NodeLabel;
 
     use crate::tests::inference;
 
@@ -590,6 +589,7 @@ mod tests {
             "modelStore" => json!({"region": "eu-west-1"}),
             "modelLoader" => json!({}),
             "modelVolume" => json!({"size": "1Gi"}),
+            "service" => json!({"headless": true}),
             "rollout" => json!("Replace"),
             "disruption" => json!("Allow"),
             "surgeTimeoutSeconds" => json!(30),

@@ -3,6 +3,7 @@
 use std::{process::ExitCode, sync::Arc, thread, time::Duration};
 
 use anyhow::{Context as _, bail};
+use daemon::listener::listen;
 use metrics_source::{
     admin,
     moment::Clock,
@@ -23,7 +24,7 @@ use tracing::{info, warn};
 use crate::{
     args::Args,
     device::{Source, nvml::NvmlSource, recorded::RecordedSource},
-    exposition,
+    exposition::{self, Pods},
     pods::{self, Holdings, Kubelet},
     sampler::{self, Ended, Message, Sampler, Settings},
 };
@@ -54,10 +55,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let security = security(&args, &mut tasks, &stop).await?;
-    let grpc = server::listen(args.listen).await.context("failed to listen for gRPC")?;
-    let admin = server::listen(args.admin_address).await.context("failed to listen for probes")?;
+    let grpc = listen(args.listen).await.context("failed to listen for gRPC")?;
+    let admin = listen(args.admin_address).await.context("failed to listen for probes")?;
     info!(grpc = %grpc.local_addr()?, admin = %admin.local_addr()?, "listening");
-    let registry = exposition::registry(hub.clone());
+    let named = if args.metrics_without_pods { Pods::LeftOut } else { Pods::Named };
+    let registry = exposition::registry(hub.clone(), named);
     tasks.spawn(admin::serve(admin, hub.clone(), clock, registry, Arc::new(|| true), stop.clone()));
     let mut serving = tokio::spawn(server::serve(grpc, security, hub.clone(), stop.clone()));
     let (to_sampler, mut ended) = start_sampler(&args, hub, clock, holdings)?;

@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Address of /livez, /readyz and /metrics
     #[arg(long, default_value = "127.0.0.1:9400")]
     pub(crate) admin_address: SocketAddr,
+    /// Leaves the names of pods out of /metrics, which has no TLS. Streams still name them
+    #[arg(long, env = "METRICS_WITHOUT_PODS")]
+    pub(crate) metrics_without_pods: bool,
     /// A level, or levels by module: info,metrics_agent=debug
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "FILTER")]
     pub(crate) log_level: Targets,

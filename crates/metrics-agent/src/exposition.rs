@@ -89,14 +89,25 @@ const EXPORTED: [Exported; 23] = [
     exported("gpu_memory_used_bytes", Metric::MemoryUsed, 1.0, "Memory of the device in use, of any vendor"),
 ];
 
+/// Whether the page says which pods hold a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pods {
+    Named,
+    /// The page has no TLS and asks for no certificate, unlike the stream.
+    LeftOut,
+}
+
 /// The registry of the page.
-pub(crate) fn registry(hub: Hub) -> Registry {
+pub(crate) fn registry(hub: Hub, pods: Pods) -> Registry {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Page(hub)));
+    registry.register_collector(Box::new(Page { hub, pods }));
     registry
 }
 
-struct Page(Hub);
+struct Page {
+    hub: Hub,
+    pods: Pods,
+}
 
 impl fmt::Debug for Page {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,7 +119,7 @@ type Labels = Vec<(&'static str, String)>;
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let counts = &self.0.counts;
+        let counts = &self.hub.counts;
         let subscribers = counts.subscribers.load(Ordering::Relaxed) as u64;
         gauge(
             &mut encoder,
@@ -124,14 +135,14 @@ impl Collector for Page {
             let counter = ConstCounter::new(value.load(Ordering::Relaxed));
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
         }
-        let Some(snapshot) = self.0.latest() else { return Ok(()) };
+        let Some(snapshot) = self.hub.latest() else { return Ok(()) };
         own(&mut encoder, &snapshot)?;
         throttling(&mut encoder, &snapshot)?;
         for Exported { name, help, metric, factor } in &EXPORTED {
             let mut series = Vec::new();
             for subject in &snapshot.subjects {
                 let Some(value) = fresh(&subject.readings, *metric) else { continue };
-                for labels in labels(&snapshot, subject) {
+                for labels in labels(&snapshot, subject, self.pods) {
                     series.push((labels, value * factor));
                 }
             }
@@ -243,8 +254,8 @@ fn fresh(readings: &[Reading], metric: Metric) -> Option<f64> {
     reading.value.filter(|_| reading.state() == State::Fresh)
 }
 
-/// Those of dcgm-exporter, once for each container that holds the subject, or once without a container.
-fn labels(snapshot: &Snapshot, subject: &Subject) -> Vec<Labels> {
+/// Those of dcgm-exporter, once for each container that holds the subject and may be named, or once without a container.
+fn labels(snapshot: &Snapshot, subject: &Subject, pods: Pods) -> Vec<Labels> {
     let node = snapshot.source.as_ref().map(|source| source.node.as_str()).unwrap_or_default();
     let is_partition = subject.kind() == SubjectKind::Partition;
     let uuid = if is_partition { &subject.parent_id } else { &subject.id };
@@ -267,7 +278,7 @@ fn labels(snapshot: &Snapshot, subject: &Subject) -> Vec<Labels> {
         labels.push(("container", container.to_owned()));
         labels
     };
-    if subject.holders.is_empty() {
+    if subject.holders.is_empty() || pods == Pods::LeftOut {
         return vec![with("", "", "")];
     }
     let of_holder = |holder: &Holder| {
@@ -292,10 +303,14 @@ mod tests {
     }
 
     fn shown(subject: Subject) -> String {
+        page(subject, Pods::Named)
+    }
+
+    fn page(subject: Subject, pods: Pods) -> String {
         let hub = Hub::default();
         hub.publish(Snapshot { subjects: vec![subject], ..Snapshot::default() });
         let mut page = String::new();
-        encode(&mut page, &registry(hub)).unwrap();
+        encode(&mut page, &registry(hub, pods)).unwrap();
         page
     }
 
@@ -396,10 +411,16 @@ mod tests {
         };
         let mut subject = gpu(vec![reading(Metric::Utilization, 0.5, State::Fresh)]);
         subject.holders = vec![holder("a"), holder("b")];
-        let page = shown(subject);
+        let named = shown(subject.clone());
         for pod in ["a", "b"] {
             let labels = format!(r#"namespace="ml",pod="{pod}",container="engine""#);
-            assert!(page.contains(&format!("{labels}}} 50.0\n")), "{page}");
+            assert!(named.contains(&format!("{labels}}} 50.0\n")), "{named}");
+        }
+        let unnamed = page(subject, Pods::LeftOut);
+        let series = unnamed.lines().filter(|line| line.starts_with("DCGM_FI_DEV_GPU_UTIL{"));
+        assert_eq!(series.count(), 1, "one for the device: {unnamed}");
+        for name in ["\"ml\"", "\"a\"", "\"b\"", "\"engine\""] {
+            assert!(!unnamed.contains(name), "{name} in {unnamed}");
         }
     }
 }

@@ -6,7 +6,6 @@
 use std::{
     future::Future as _,
     io,
-    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -110,8 +109,10 @@ async fn accept(
         loop {
             match listener.accept().await {
                 Ok((stream, address)) => {
-                    let place =
-                        place.map_or_else(|| Taken::Evictable(places.take(Some(address.ip()))), Taken::Kept);
+                    let place = place.map_or_else(
+                        || Taken::Evictable(places.take(Some(address.ip().to_canonical()))),
+                        Taken::Kept,
+                    );
                     return Some((stream, place));
                 }
                 Err(_) => sleep(ACCEPT_AGAIN_AFTER).await,
@@ -225,13 +226,9 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Listens at once, so that a port that is taken is an error of the start.
-pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
-}
-
 #[cfg(test)]
 mod tests {
+    use daemon::listener::listen;
     use tokio::io::AsyncReadExt as _;
 
     use super::*;

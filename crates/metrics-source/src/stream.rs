@@ -112,7 +112,7 @@ impl Service {
         match &self.when_full {
             WhenFull::Refused => (before < MOST_SUBSCRIBERS).then_some(subscriber),
             WhenFull::TakesPlace(places) => {
-                subscriber.place = Some(places.take(address.map(|address| address.ip())));
+                subscriber.place = Some(places.take(address.map(|address| address.ip().to_canonical())));
                 Some(subscriber)
             }
         }

@@ -6,7 +6,6 @@
 mod listing;
 
 use std::{
-    fs,
     path::Path as FilePath,
     sync::{
         Arc, Mutex, PoisonError,
@@ -16,7 +15,7 @@ use std::{
 };
 
 use http::HeaderMap;
-use object_storage::{Access, Bucket, Identity, OpenError, innermost};
+use object_storage::{Access, Bucket, Identity, OpenError};
 pub(crate) use object_storage::{EtagIsNoDigest, RequestError};
 use object_store::{
     GetOptions, GetResult, ObjectMeta, ObjectStore as _,
@@ -324,9 +323,7 @@ fn authorities(file: &FilePath, fields: &str) -> Result<Vec<Certificate>, Fault>
         let fix = format!("give the Secret of {fields}.caSecretName a key ca.crt with certificates in PEM");
         Fault::new(Cause::Unreachable, format!("no authority can be read from {file} ({why}): {fix}"))
     };
-    let pem = fs::read(file).map_err(|error| unusable(error.to_string()))?;
-    let found = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(innermost(&error)))?;
-    if found.is_empty() { Err(unusable("it has no certificate".to_owned())) } else { Ok(found) }
+    object_storage::authorities(file).map_err(unusable)
 }
 
 /// Logs failures of requests, at most one line in a few seconds, because many requests fail for one reason.

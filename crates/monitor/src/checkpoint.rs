@@ -61,6 +61,8 @@ pub(crate) enum Place {
         bucket: String,
         prefix: String,
         keys: Option<std::path::PathBuf>,
+        /// Certificates of authorities that are trusted beside those of the system.
+        authorities: Option<std::path::PathBuf>,
     },
 }
 

@@ -52,6 +52,10 @@ pub(crate) struct Checkpoints {
     #[arg(long = options::KEYS_DIR, requires = "checkpoint_uri")]
     keys_dir: Option<PathBuf>,
 
+    /// PEM file with certificate authorities that are trusted beside those of the system, for the bucket
+    #[arg(long = options::CA_FILE, requires = "checkpoint_uri")]
+    ca_file: Option<PathBuf>,
+
     /// Seconds between two checkpoints of a worker that runs
     #[arg(long = options::CHECKPOINT_SECONDS, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     checkpoint_seconds: u64,
@@ -75,9 +79,12 @@ impl Checkpoints {
         let place = match (&self.checkpoint_dir, &self.checkpoint_uri) {
             (Some(folder), _) => Place::Folder(folder.clone()),
             (None, place) => match place.clone()? {
-                Place::Bucket { bucket, prefix, .. } => {
-                    Place::Bucket { bucket, prefix, keys: self.keys_dir.clone() }
-                }
+                Place::Bucket { bucket, prefix, .. } => Place::Bucket {
+                    bucket,
+                    prefix,
+                    keys: self.keys_dir.clone(),
+                    authorities: self.ca_file.clone(),
+                },
                 folder @ Place::Folder(_) => folder,
             },
         };
@@ -238,7 +245,8 @@ fn bucket(text: &str) -> Result<Place, String> {
     if bucket.is_empty() {
         return Err(wrong());
     }
-    Ok(Place::Bucket { bucket: bucket.to_owned(), prefix: prefix.trim_matches('/').to_owned(), keys: None })
+    let (bucket, prefix) = (bucket.to_owned(), prefix.trim_matches('/').to_owned());
+    Ok(Place::Bucket { bucket, prefix, keys: None, authorities: None })
 }
 
 #[cfg(test)]
@@ -255,7 +263,8 @@ mod tests {
     #[test]
     fn a_bucket_may_have_a_prefix() {
         let place = |bucket: &str, prefix: &str| {
-            Ok(Place::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned(), keys: None })
+            let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
+            Ok(Place::Bucket { bucket, prefix, keys: None, authorities: None })
         };
         assert_eq!(bucket("s3://states"), place("states", ""));
         assert_eq!(bucket("s3://states/of/pools/"), place("states", "of/pools"));

@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::Context as _;
 use api::monitor::Message;
+use daemon::listener;
 use futures::future::BoxFuture;
 use metrics_source::{
     admin,
@@ -165,7 +166,7 @@ async fn all(mut tasks: JoinSet<()>) {
 }
 
 async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    server::listen(address).await.with_context(|| {
+    listener::listen(address).await.with_context(|| {
         format!("failed to listen on {address}, which no container of the pod may use except the monitor")
     })
 }

@@ -17,7 +17,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -72,6 +72,13 @@ pub struct Access {
     pub headers: HeaderMap,
     /// A mounted Secret with the keys of the environment, for programs that run longer than the keys are valid.
     pub keys: Option<PathBuf>,
+}
+
+/// The certificates of a PEM file, or why there are none.
+pub fn authorities(file: &Path) -> Result<Vec<Certificate>, String> {
+    let pem = std::fs::read(file).map_err(|error| error.to_string())?;
+    let found = Certificate::from_pem_bundle(&pem).map_err(|error| innermost(&error))?;
+    if found.is_empty() { Err("it has no certificate".to_owned()) } else { Ok(found) }
 }
 
 /// Why a bucket cannot be opened. No request was sent.

@@ -367,7 +367,7 @@ async fn live(
 
     let stop = stop_on_signal()?;
     let admin_stop = CancellationToken::new();
-    let listener = admin::listen(args.admin_address)
+    let listener = daemon::listener::listen(args.admin_address)
         .await
         .map_err(|source| RunError::Listen { address: args.admin_address, source })?;
     let mut admin =

@@ -7,9 +7,10 @@ use std::{
 };
 
 use api::aiscaler::{AIScaler, MetricType, Mode, Source};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use scaling::{
     behavior::InvalidBehavior,
-    policy::{Bounds, Extras, Fallback, InvalidPolicy, Kind, Metric, Policy, TargetValue},
+    policy::{Bounds, Extras, Fallback, InvalidPolicy, Kind, Metric, Policy},
 };
 
 use crate::{
@@ -114,9 +115,9 @@ pub(crate) fn validate(scaler: &Arc<AIScaler>, allowed: &Allowed) -> Result<Vali
     let reference = Reference::of(spec);
     let namespace = scaler.metadata.namespace.as_deref().unwrap_or_default();
     let target = promql::Target { namespace, name: &reference.name };
-    let first = (spec.metric_type, spec.target_value, spec.source.as_ref());
+    let first = (spec.metric_type, &spec.target_value, spec.source.as_ref());
     let others = spec.additional_metrics.iter();
-    let others = others.map(|metric| (metric.metric_type, metric.target_value, metric.source.as_ref()));
+    let others = others.map(|metric| (metric.metric_type, &metric.target_value, metric.source.as_ref()));
     let mut metrics = Vec::new();
     let mut sources = Vec::new();
     for (index, (kind, value, source)) in std::iter::once(first).chain(others).enumerate() {
@@ -147,7 +148,7 @@ pub(crate) fn validate(scaler: &Arc<AIScaler>, allowed: &Allowed) -> Result<Vali
 fn named_metric(
     index: usize,
     metric_type: MetricType,
-    value: i64,
+    value: &Quantity,
     source: &MetricSource,
     target: &Reference,
 ) -> Result<Metric, Invalid> {
@@ -162,7 +163,7 @@ fn named_metric(
     let mut hasher = DefaultHasher::new();
     (source, target.identity()).hash(&mut hasher);
     let name = format!("{index}:{}:{:08x}", word(kind), hasher.finish() as u32);
-    let metric = Metric::new(&name, kind, TargetValue::units(value)?);
+    let metric = Metric::new(&name, kind, scaling::spec::target_value(&value.0)?);
     Ok(match source {
         // Its time is the server's.
         MetricSource::Prometheus(_) => Metric { max_age: SERVER_AGE, ..metric },

@@ -205,7 +205,7 @@ pub enum InvalidPolicy {
     NegativeMin(i32),
     #[error("the maximum of {0} replicas is not between 1 and 1000000")]
     Max(i32),
-    #[error("a target value must be positive")]
+    #[error("a target value must be a quantity of at least 1m")]
     TargetValue,
 }
 

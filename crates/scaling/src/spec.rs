@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::behavior::{Behavior, Change, InvalidBehavior, Rate, Rules, Select, Tolerance, Window};
+use crate::{
+    behavior::{Behavior, Change, InvalidBehavior, Rate, Rules, Select, Tolerance, Window},
+    policy::{InvalidPolicy, TargetValue},
+    reading::Milli,
+};
 use api::aiscaler as spec;
 
 /// HPA's defaults fill what the spec leaves open.
@@ -46,6 +50,12 @@ fn rules(spec: Option<&spec::ScalingRules>, default: Rules) -> Result<Rules, Inv
     })
 }
 
+/// A quantity such as `5` or `800m`, rounded to thousandths.
+pub fn target_value(text: &str) -> Result<TargetValue, InvalidPolicy> {
+    let value = Milli::parse(ratio(text)).map_err(|_| InvalidPolicy::TargetValue)?;
+    TargetValue::try_from(value)
+}
+
 /// NaN, which no tolerance is, if it is no quantity.
 fn ratio(text: &str) -> f64 {
     text::quantity::ratio(text).unwrap_or(f64::NAN)
@@ -58,6 +68,27 @@ fn seconds(seconds: i32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_target_is_any_quantity_of_thousandths() {
+        for (text, milli) in [
+            ("5", 5_000),
+            ("800m", 800),
+            ("0.8", 800),
+            ("1m", 1),
+            ("1500m", 1_500),
+            ("0.0016", 2),
+            ("1k", 1_000_000),
+            ("1e3", 1_000_000),
+            ("1000000000000", 1_000_000_000_000_000),
+            ("1T", 1_000_000_000_000_000),
+        ] {
+            assert_eq!(target_value(text).map(|target| target.milli().count()), Ok(milli), "{text}");
+        }
+        for text in ["0", "0m", "400u", "-1", "", "five", "5 m"] {
+            assert_eq!(target_value(text), Err(InvalidPolicy::TargetValue), "{text}");
+        }
+    }
 
     #[test]
     fn fields_that_are_not_set_are_the_defaults() {

@@ -100,9 +100,10 @@ use runtime::{
 };
 use workload::{
     faults::{
-        event::{ATTACH_FAILURES, CREATION_FAILURES, EventView, MOUNT_FAILURES},
+        event::{ATTACH_FAILURES, CREATION_FAILURES, EventView, MOUNT_FAILURES, SANDBOX_FAILURES},
         facts::FactTimes,
     },
+    products::Products,
     views::{
         claim::ClaimView,
         node::{NodeLosses, NodeView},
@@ -187,6 +188,10 @@ pub struct TrainingArgs {
     #[arg(long, default_value_t = 120)]
     pub start_fault_seconds: u64,
 
+    /// File with short names of GPU products and the node labels that they select, in place of those of this release
+    #[arg(long, env = "GPU_PRODUCTS", value_parser = products, value_name = "FILE")]
+    pub gpu_products: Option<Products>,
+
     /// Service account of this process; trainers must not use it [default: no account is refused]
     #[arg(long, env = "POD_SERVICE_ACCOUNT")]
     pub own_service_account: Option<String>,
@@ -194,6 +199,12 @@ pub struct TrainingArgs {
     /// Namespace of the service account of this process
     #[arg(long, env = "POD_NAMESPACE")]
     pub own_namespace: Option<String>,
+}
+
+/// Read once: what a name selects changes only with the process.
+fn products(path: &str) -> Result<Products, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("the file cannot be read: {error}"))?;
+    Products::with_file(&text).map_err(|error| error.to_string())
 }
 
 /// The image of ms-swift's documentation.
@@ -213,6 +224,7 @@ pub(crate) struct Context {
     pub(crate) other_pods: Cache<PodView>,
     pub(crate) attach_failures: Cache<EventView>,
     pub(crate) mount_failures: Cache<EventView>,
+    pub(crate) sandbox_failures: Cache<EventView>,
     pub(crate) creation_failures: Cache<EventView>,
     /// `None` if the process is confined to one namespace: attempts on lost nodes are not ended then, and GPUs not counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
@@ -253,6 +265,7 @@ impl Context {
             other_pods: process.watch_matching("OtherPod", &others, UNFINISHED),
             attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
             mount_failures: process.watch_selected("MountEvent", MOUNT_FAILURES),
+            sandbox_failures: process.watch_selected("SandboxEvent", SANDBOX_FAILURES),
             creation_failures: process.watch_selected("JobEvent", CREATION_FAILURES),
             losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
             nodes,

@@ -9,7 +9,7 @@ use api::trainingjob::TrainingJob;
 use jiff::Timestamp;
 use runtime::{key::Key, reconcile::Confirmation};
 use workload::{
-    faults::{event::VolumeFailure, gpu::NodeCapacity, stranded::Nodes},
+    faults::{event::SetupFailure, gpu::NodeCapacity, stranded::Nodes},
     views::{claim::ClaimView, pod::PodView},
 };
 
@@ -65,8 +65,8 @@ pub(crate) struct Observed {
     pub(crate) nodes: Nodes,
     /// Capacity of its accelerators by node; `None` unless it is needed, because counting reads all pods of the cluster.
     pub(crate) capacities: Option<Vec<NodeCapacity>>,
-    /// Failures of volumes, by uid of the scheduled pod that waits for one.
-    pub(crate) unattached: BTreeMap<String, VolumeFailure>,
+    /// Failures to set up pods, by uid of the scheduled pod that waits for one.
+    pub(crate) unattached: BTreeMap<String, SetupFailure>,
     /// Why the Job that uploads, or else that of the last attempt, has no pods, as the API server says it.
     pub(crate) refused_pods: Option<String>,
     /// Of the pods that run.
@@ -192,20 +192,21 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
     }
 }
 
-/// Failures of volumes, by uid of the pod.
+/// Failures to set up pods, by uid of the pod.
 fn unattached(
     ctx: &Context,
     pods: &[Arc<PodView>],
     facts: &BTreeMap<String, Timestamp>,
-) -> BTreeMap<String, VolumeFailure> {
+) -> BTreeMap<String, SetupFailure> {
     let is_waiting =
         |pod: &&Arc<PodView>| pod.node.is_some() && !pod.is_over() && !pod.has_started_containers();
     let waiting: Vec<&Arc<PodView>> = pods.iter().filter(is_waiting).collect();
     if waiting.is_empty() {
         return BTreeMap::new();
     }
-    let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
-    let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, facts);
+    let attach = ctx.attach_failures.all();
+    let of_kubelet = [ctx.mount_failures.all(), ctx.sandbox_failures.all()].concat();
+    let failure = |pod: &Arc<PodView>| SetupFailure::of(pod, &attach, &of_kubelet, facts);
     waiting.into_iter().filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect()
 }
 

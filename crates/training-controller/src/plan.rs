@@ -162,7 +162,8 @@ pub(crate) fn plan(
     }
     let valid = validate(&observed.job)
         .and_then(|valid| own.is_not_used_by(valid))
-        .and_then(|valid| children::pod::has_room_for_volumes(valid, &known_results(&observed.job)));
+        .and_then(|valid| children::pod::has_room_for_volumes(valid, &known_results(&observed.job)))
+        .map(|valid| defaults.resolved(valid));
     let run = match &valid {
         Ok(valid) => {
             let stage = stage::stage(valid, observed, &defaults.timings, now);

@@ -48,7 +48,7 @@ fn with_other_jobs(controller: Controller<TrainingJob>, ctx: &Context) -> Contro
 }
 
 fn with_events(mut controller: Controller<TrainingJob>, ctx: &Context) -> Controller<TrainingJob> {
-    for events in [&ctx.attach_failures, &ctx.mount_failures] {
+    for events in [&ctx.attach_failures, &ctx.mount_failures, &ctx.sandbox_failures] {
         let pods = ctx.pods.clone();
         controller = controller.maps(events, move |event| keys_of_event(&pods, event));
     }

@@ -18,10 +18,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::Resource;
-use workload::faults::{
-    gpu::{Gpus, NodeLabel},
-    stranded::Terms,
-};
+use workload::faults::{gpu::Gpus, stranded::Terms};
 
 use crate::{
     TrainingArgs, names,
@@ -294,11 +291,7 @@ fn accelerators(spec: &TrainingJobSpec) -> Option<Gpus> {
         Device::Mps | Device::Cpu => None,
     };
     let resource = spec.accelerator_resource.as_deref().or(default)?;
-    let products = spec.gpu_product_label.iter().map(|label| match label.split_once('=') {
-        Some((key, value)) => NodeLabel { key: key.to_owned(), values: vec![value.to_owned()] },
-        None => NodeLabel { key: labels::NVIDIA_GPU_PRODUCT.to_owned(), values: vec![label.clone()] },
-    });
-    Some(Gpus { count: spec.gpus, resource: resource.to_owned(), products: products.collect() })
+    Some(Gpus::new(spec.gpus, resource, spec.gpu_product_label.as_deref()))
 }
 
 fn output(spec: &TrainingJobSpec, name: &str) -> Result<ValidOutput, Invalid> {

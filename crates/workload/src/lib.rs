@@ -11,6 +11,7 @@
 //! - `views.rs`: what watches deliver of pods, nodes and claims.
 //! - `faults.rs`: what is wrong with pods, and what follows from it.
 //! - `templates.rs`: templates of pods, and what Deployments record of them.
+//! - `products.rs`: short names of GPU products, and the node labels that they select.
 //! - `reporting.rs`: how soon a status is written that differs only in details.
 //! - `name.rs`: names of children.
 //! - `digest.rs`: truncated SHA-256.
@@ -23,6 +24,7 @@ use std::time::Duration;
 pub mod digest;
 pub mod faults;
 pub mod name;
+pub mod products;
 pub mod reporting;
 pub mod templates;
 pub mod time;

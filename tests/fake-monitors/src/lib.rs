@@ -29,7 +29,7 @@ use metrics_source::{
 use proto::metrics::v1::{
     Attribution, Metric, PodRef, Reading, Snapshot, Source, State, Subject, SubjectKind,
 };
-use tokio::task::JoinHandle;
+use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 /// The values that the monitor of a worker reports. The default is that of an idle worker.
@@ -255,7 +255,7 @@ async fn serve(pod: &Pod, said: &Mutex<Said>) -> anyhow::Result<()> {
     if lock(said).served.contains_key(&worker) {
         return Ok(());
     }
-    let listener = server::listen(SocketAddr::new(address, STREAM_PORT)).await;
+    let listener = TcpListener::bind(SocketAddr::new(address, STREAM_PORT)).await;
     let listener = listener.with_context(|| format!("failed to answer for {} at {address}", worker.1))?;
     let (hub, stop) = (Hub::default(), CancellationToken::new());
     tokio::spawn(server::serve(listener, Security::Plain, hub.clone(), stop.clone()));

@@ -13,7 +13,14 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use super::crds;
 
 /// Accepted new rules for released fields: path, beginning of the message, and why no working object is refused.
-const NEW_REFUSALS: [(&str, &str, &str); 0] = [];
+const NEW_REFUSALS: [(&str, &str, &str); 2] = [
+    (
+        "AIScaler.spec.targetValue",
+        "must be a quantity from 1m (0.001) to 1T",
+        "the rule has the bounds of the released whole numbers, and accepts fractions",
+    ),
+    ("AIScaler.spec.additionalMetrics[].targetValue", "must be a quantity from 1m (0.001) to 1T", "the same"),
+];
 
 #[test]
 fn objects_of_the_last_release_are_still_accepted() {
@@ -87,7 +94,15 @@ fn every_incompatible_change_is_found() {
 #[test]
 fn additions_and_wider_bounds_are_compatible() {
     type Edit = fn(&mut JSONSchemaProps);
-    let harmless: [Edit; 6] = [
+    let harmless: [Edit; 7] = [
+        |spec| {
+            *field(spec, "replicas") = JSONSchemaProps {
+                default: field(spec, "replicas").default.clone(),
+                x_kubernetes_int_or_string: Some(true),
+                max_length: Some(48),
+                ..JSONSchemaProps::default()
+            };
+        },
         |spec| {
             let rule = kube::core::Rule::new("self.replicas > 0 || !has(self.newest)").field_path(".newest");
             let rules = spec.x_kubernetes_validations.get_or_insert_default();
@@ -231,11 +246,13 @@ fn compare(path: String, before: &JSONSchemaProps, after: &JSONSchemaProps, comp
             complaints.push(format!("{path} {complaint}"));
         }
     };
-    complain(
-        (&before.type_, &before.format, before.x_kubernetes_int_or_string)
-            == (&after.type_, &after.format, after.x_kubernetes_int_or_string),
-        "is of another type",
-    );
+    let type_of = |schema: &JSONSchemaProps| {
+        (schema.type_.clone(), schema.format.clone(), schema.x_kubernetes_int_or_string)
+    };
+    // A stored number stays one. Its new rule has to be accepted by name.
+    let accepts_strings_too =
+        before.type_.as_deref() == Some("integer") && type_of(after) == (None, None, Some(true));
+    complain(type_of(before) == type_of(after) || accepts_strings_too, "is of another type");
     complain(
         (&before.x_kubernetes_list_type, &before.x_kubernetes_list_map_keys)
             == (&after.x_kubernetes_list_type, &after.x_kubernetes_list_map_keys),
@@ -249,7 +266,10 @@ fn compare(path: String, before: &JSONSchemaProps, after: &JSONSchemaProps, comp
         complain(was_required, &format!("requires {name}"));
     }
     complain(keeps_values(before, after), "has lost a value");
-    complain(is_as_wide(before, after), "is narrower");
+    // Bounds of strings bound no number.
+    let bounded =
+        JSONSchemaProps { max_length: after.max_length.filter(|_| !accepts_strings_too), ..after.clone() };
+    complain(is_as_wide(before, &bounded), "is narrower");
     for rule in after.x_kubernetes_validations.iter().flatten() {
         let is_known = before.x_kubernetes_validations.iter().flatten().any(|other| other.rule == rule.rule);
         let is_about_new_field = rule.field_path.as_deref().is_some_and(|field| {

@@ -25,6 +25,7 @@ use super::{
     marks::{LONGEST_TASK, has_tasks_now},
     metadata::{labels_of, metadata, selector},
     number,
+    omission::{self, TRIED_AGAIN_AFTER},
     replicas::was_ready,
 };
 use crate::{
@@ -40,9 +41,6 @@ const MISSING_FOR: Duration = Duration::from_secs(300);
 const COUNTED_FOR: Duration = Duration::from_secs(60);
 /// The fact that no worker with tasks is not ready.
 const BUSY_ARE_READY: &str = "workers with tasks are ready";
-/// A budget that was refused. This also limits how often an unchanged refusal costs a request.
-pub(super) const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(60);
-
 /// The budget to write, and why there is none.
 #[derive(Debug, Default)]
 pub(super) struct Guarding {
@@ -65,7 +63,7 @@ pub(super) fn guarding(observed: &Observed, now: Timestamp) -> Guarding {
         let budget = own(observed).and_then(|_| budget(observed, Selection::Nothing, 0, false));
         return Guarding { budget, omitted: Some(given_way(other)), ..Guarding::default() };
     }
-    let refused = reported(observed).filter(|known| known.reason != reasons::OTHER_BUDGET);
+    let refused = omission::reported(DISRUPTION_BUDGET_OMITTED, observed);
     let tried = format!("tried to write the budget in minute {}", now.as_second() / 60);
     if refused.is_some() && observed.facts.contains_key(&tried) {
         let requeue_after = Some(TRIED_AGAIN_AFTER);
@@ -91,20 +89,10 @@ pub(super) fn of_deployed(observed: &Observed, now: Timestamp) -> Guarding {
 
 /// What is reported of a refusal of the budget. `None`: it passes soon.
 pub(super) fn refused(refusal: &Refusal) -> Option<Verdict> {
-    let reason = match refusal {
-        Refusal::Leftover { .. } => return None,
-        Refusal::OwnershipConflict(_) => reasons::OWNERSHIP_CONFLICT,
-        Refusal::Invalid(_) => reasons::INVALID_SPEC,
-        Refusal::Denied(_) => reasons::DENIED,
-    };
-    Some(omitted(reason, format!("{}; {UNGUARDED}", refusal.message())))
+    omission::refused(DISRUPTION_BUDGET_OMITTED, refusal, UNGUARDED)
 }
 
 const UNGUARDED: &str = "until then a drain may end all workers at once";
-
-fn omitted(reason: &'static str, message: String) -> Verdict {
-    Verdict { type_: DISRUPTION_BUDGET_OMITTED, holds: true, reason, message }
-}
 
 fn given_way(other: &BudgetView) -> Verdict {
     let message = format!(
@@ -112,16 +100,23 @@ fn given_way(other: &BudgetView) -> Verdict {
          of a pod with two",
         other.name()
     );
-    omitted(reasons::OTHER_BUDGET, message)
+    omitted_for_another(&message)
+}
+
+fn omitted_for_another(message: &str) -> Verdict {
+    let message = message.to_owned();
+    Verdict { type_: DISRUPTION_BUDGET_OMITTED, holds: true, reason: reasons::OTHER_BUDGET, message }
 }
 
 /// As the last status has it.
 fn reported(observed: &Observed) -> Option<Verdict> {
-    let known = observed.condition(DISRUPTION_BUDGET_OMITTED)?;
-    let reasons =
-        [reasons::OTHER_BUDGET, reasons::OWNERSHIP_CONFLICT, reasons::INVALID_SPEC, reasons::DENIED];
-    let reason = reasons.into_iter().find(|reason| *reason == known.reason)?;
-    Some(omitted(reason, known.message.clone()))
+    let given_way = || {
+        let known = observed.condition(DISRUPTION_BUDGET_OMITTED);
+        known
+            .filter(|known| known.reason == reasons::OTHER_BUDGET)
+            .map(|known| omitted_for_another(&known.message))
+    };
+    omission::reported(DISRUPTION_BUDGET_OMITTED, observed).or_else(given_way)
 }
 
 /// The budget of this pool, if there is one.

@@ -52,13 +52,13 @@ pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assess
         let severity = if is_alarming { Severity::Warning } else { Severity::Normal };
         Some(Note { severity, reason, message: message.clone() })
     });
-    let omitted =
-        verdict(conditions::DISRUPTION_BUDGET_OMITTED).and_then(|omitted| of_budget(before, omitted));
+    let omitted = [conditions::DISRUPTION_BUDGET_OMITTED, conditions::SERVICE_OMITTED].into_iter();
+    let omitted = omitted.filter_map(|type_| of_omission(before, verdict(type_)?));
     ready.into_iter().chain(checkpoint_failed).chain(omitted).collect()
 }
 
-/// That the pool has no budget of its own, if that is new.
-pub(super) fn of_budget(before: Option<&AIDispatcherStatus>, omitted: &Verdict) -> Option<Note> {
+/// That the pool has no budget or Service of its own, if that is new.
+pub(super) fn of_omission(before: Option<&AIDispatcherStatus>, omitted: &Verdict) -> Option<Note> {
     let mut conditions = before.into_iter().flat_map(|before| &before.conditions);
     let Verdict { type_, holds: _, reason, message } = omitted;
     if conditions.any(|known| known.type_ == *type_ && known.reason == *reason) {

@@ -4,14 +4,10 @@ use std::{borrow::Cow, time::Duration};
 
 use api::aidispatcher::{AIDispatcher, AIDispatcherStatus};
 use jiff::Timestamp;
-use runtime::write::{events::Note, refusal::Refusal};
+use runtime::write::{conditions::Verdict, events::Note, refusal::Refusal};
 use scaling::history::History;
 
-use super::{
-    Plan,
-    disruption_budget::{TRIED_AGAIN_AFTER, refused},
-    events, status,
-};
+use super::{Plan, disruption_budget, events, omission::TRIED_AGAIN_AFTER, services, status};
 
 /// The second half of a plan.
 #[derive(Debug)]
@@ -64,12 +60,42 @@ impl Outcome<'_> {
         dispatcher: &AIDispatcher,
         now: Timestamp,
     ) {
+        self.report(refusal, disruption_budget::refused, dispatcher, now);
+    }
+
+    /// Reports that a Service was refused. The workers run without it.
+    pub(crate) fn report_refused_service(
+        &mut self,
+        refusal: &Refusal,
+        dispatcher: &AIDispatcher,
+        now: Timestamp,
+    ) {
+        self.report(refusal, services::refused, dispatcher, now);
+    }
+
+    /// Reports that the deletion of a Service was refused.
+    pub(crate) fn report_kept_service(
+        &mut self,
+        refusal: &Refusal,
+        dispatcher: &AIDispatcher,
+        now: Timestamp,
+    ) {
+        self.report(refusal, services::kept, dispatcher, now);
+    }
+
+    fn report(
+        &mut self,
+        refusal: &Refusal,
+        refused: impl Fn(&Refusal) -> Option<Verdict>,
+        dispatcher: &AIDispatcher,
+        now: Timestamp,
+    ) {
         let (refusal, wait) = refusal.clone().judged(dispatcher, TRIED_AGAIN_AFTER, now);
         // What is reported is tried once in a minute.
         let is_reported = !matches!(refusal, Refusal::Leftover { .. });
         self.reconcile_within(if is_reported { TRIED_AGAIN_AFTER } else { wait });
         let Some(omitted) = refused(&refusal) else { return };
-        self.events.to_mut().extend(events::of_budget(dispatcher.status.as_ref(), &omitted));
+        self.events.to_mut().extend(events::of_omission(dispatcher.status.as_ref(), &omitted));
         let status = std::mem::take(self.status.to_mut());
         self.status = Cow::Owned(status::with_verdict(status, omitted, dispatcher, now));
     }

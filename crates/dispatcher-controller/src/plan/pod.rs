@@ -10,7 +10,9 @@ use api::{
     pods::Resources,
 };
 use k8s_openapi::{
-    api::core::v1::{EnvVar, EnvVarSource, PodSpec, PodTemplateSpec, SecretKeySelector, Toleration},
+    api::core::v1::{
+        EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec, PodTemplateSpec, SecretKeySelector, Toleration,
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use workload::templates::{
@@ -116,6 +118,17 @@ fn pod_annotations(valid: &ValidDispatcher) -> BTreeMap<String, String> {
 
 fn value(name: &str, value: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(literal(value)), value_from: None }
+}
+
+fn from_field(name: &str, path: &str) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector { api_version: None, field_path: path.to_owned() }),
+            ..EnvVarSource::default()
+        }),
+    }
 }
 
 fn from_secret(name: &str, secret: &str, key: &str, optional: Option<bool>) -> EnvVar {

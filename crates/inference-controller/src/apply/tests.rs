@@ -119,6 +119,7 @@ fn context(client: &Client, inference: &AIInference) -> Context {
         claims: Cache::default(),
         attach_failures: Cache::default(),
         mount_failures: Cache::default(),
+        sandbox_failures: Cache::default(),
         nodes: None,
         losses: Arc::default(),
         agents: Default::default(),

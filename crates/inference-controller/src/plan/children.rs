@@ -24,6 +24,25 @@ pub(crate) enum Child {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }
 
+/// A child that is not wanted any more, with uid and version as preconditions of its deletion. Only its metadata is set.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) enum Superfluous {
+    Service(Box<Service>),
+    PodDisruptionBudget(Box<PodDisruptionBudget>),
+}
+
+/// The children that the spec has no more.
+pub(super) fn superfluous(
+    valid: &ValidInference,
+    observed: &Observed,
+    handover: &Handover,
+) -> Vec<Superfluous> {
+    let budget = pod_disruption_budget::superfluous(valid, observed, handover);
+    let headless = service::superfluous(valid, observed);
+    let budget = budget.map(|budget| Superfluous::PodDisruptionBudget(Box::new(budget)));
+    budget.into_iter().chain(headless.map(|service| Superfluous::Service(Box::new(service)))).collect()
+}
+
 /// In the order in which they are applied.
 pub(super) fn children(
     valid: &ValidInference,

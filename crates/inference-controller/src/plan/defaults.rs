@@ -4,7 +4,13 @@ use std::time::Duration;
 
 use api::aiinference::Engine;
 
-use crate::{InferenceArgs, engine::Profile, validate::OwnAccount};
+use workload::products::Products;
+
+use crate::{
+    InferenceArgs,
+    engine::Profile,
+    validate::{OwnAccount, ValidInference},
+};
 
 /// Defaults for newly rendered pods, and options of the process.
 #[derive(Clone, Debug)]
@@ -18,6 +24,7 @@ pub(crate) struct Defaults {
     /// When to retry after a refusal. The deletion of a foreign object or a change of a quota or policy causes no watched event.
     pub(super) refusal_retry: Duration,
     pub(super) own_account: OwnAccount,
+    products: Products,
 }
 
 impl Defaults {
@@ -28,6 +35,7 @@ impl Defaults {
             vllm_image,
             triton_image,
             tgi_image,
+            gpu_products,
             own_service_account: _,
             own_namespace: _,
             agents: _,
@@ -41,7 +49,14 @@ impl Defaults {
             watches_nodes,
             refusal_retry,
             own_account,
+            products: gpu_products.unwrap_or_default(),
         }
+    }
+
+    /// With the labels of its GPU products.
+    pub(crate) fn resolved(&self, valid: ValidInference) -> ValidInference {
+        let gpus = valid.gpus.map(|gpus| gpus.resolved(&self.products));
+        ValidInference { gpus, ..valid }
     }
 
     pub(super) fn engine_image(&self, engine: Engine) -> &str {

@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use workload::{
     Cause, Finding,
     faults::{
-        container::{crash, keeps_ending, quote, start_fault, written_cause},
+        container::{crash, fault_of_added, keeps_ending, quote, start_fault, written_cause},
         crashes::{Crash, Log, log_to_read},
-        event::{MissingSecret, VolumeFailure},
+        event::{MissingSecret, SetupFailure},
         evictions,
         gpu::Demand,
         loader, refused_pods,
@@ -90,6 +90,9 @@ pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observe
         FaultyCondition::Scheduled.found(unplaced(demand(valid), pod, observed.capacities.as_deref(), now));
     let fault = loader
         .or_else(|| engine_fault(pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
+        .or_else(|| {
+            fault_of_added(pod, &[LOADER, ENGINE]).map(|cause| FaultyCondition::Progressing.fault(cause))
+        })
         .or(volume)
         .or(unplaced);
     let requeue_after = [loader_requeue_after, volume_requeue_after, unplaced_requeue_after];
@@ -97,7 +100,7 @@ pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observe
 }
 
 /// Why a volume of the pod is not attached or mounted. Without the authorities of the store, the model cannot be loaded.
-fn volume_fault(valid: &ValidInference, pod: &PodView, failure: &VolumeFailure, now: Timestamp) -> Found {
+fn volume_fault(valid: &ValidInference, pod: &PodView, failure: &SetupFailure, now: Timestamp) -> Found {
     let finding = failure.finding(pod, now);
     let (Some((AUTHORITY, missing)), Some(secret)) =
         (failure.missing_secret(), authority_secret(&valid.source))
@@ -235,6 +238,16 @@ mod tests {
             ),
             None
         );
+    }
+
+    #[test]
+    fn a_container_of_a_mesh_that_keeps_ending_is_a_fault() {
+        let loops = "restartCount: 4, state: {waiting: {reason: CrashLoopBackOff}}, lastState: {terminated: {exitCode: 1}}";
+        let parts = format!(
+            "{{init: [{{name: istio-init, {loops}}}], containers: [{{name: engine, state: {{waiting: {{reason: \
+             PodInitializing}}}}}}]}}"
+        );
+        assert_eq!(reason_and_condition(&parts), Some((reasons::CRASH_LOOP, FaultyCondition::Progressing)));
     }
 
     #[test]

@@ -370,11 +370,11 @@ mod tests {
                 runtime::reconcile::Decision::Doubt(doubt) => panic!("{doubt:?}"),
             };
             let early = planned(&scene);
-            assert!(early.budget_deletions.is_empty());
+            assert!(early.superfluous.is_empty());
             assert_eq!(early.requeue_after, Some(Duration::from_secs(1)));
             assert!(early.facts.unwrap().contains(&EMPTIED.to_owned()));
             scene.observe(|observed| observed.facts = [(EMPTIED.to_owned(), at(-300))].into());
-            assert_eq!(planned(&scene).budget_deletions.len(), 1);
+            assert_eq!(planned(&scene).superfluous.len(), 1);
         }
     }
 

@@ -16,10 +16,10 @@ use workload::{
     templates::deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
 };
 
-use super::{Plan, children::Child, of_refused, rejected};
+use super::{Plan, children::Child, defaults::Defaults, of_refused, rejected};
 use crate::{
     observe::Observed,
-    tests::{REFUSAL_RETRY, Scene, at, defaults, deployment_of},
+    tests::{REFUSAL_RETRY, Scene, at, defaults, defaults_with_products, deployment_of},
     validate::{Invalid, validate},
 };
 
@@ -214,13 +214,31 @@ fn a_service_that_needs_no_budget_has_none() {
         Child::ConfigMap(_) | Child::Deployment(_) | Child::Service(_) => None,
     });
     let mut scene = Scene::ready(1);
-    assert!(scene.plan().budget_deletions.is_empty());
+    assert!(scene.plan().superfluous.is_empty());
     scene.observe(|observed| observed.budget = budget.map(|budget| budget.metadata));
-    assert!(scene.plan().budget_deletions.is_empty(), "the only pod has one");
+    assert!(scene.plan().superfluous.is_empty(), "the only pod has one");
     scene.edit_spec(|spec| spec.disruption = api::aiinference::Disruption::Allow);
     let plan = scene.plan();
-    assert_eq!(plan.budget_deletions.len(), 1);
+    assert_eq!(plan.superfluous.len(), 1);
     assert!(!plan.children.iter().any(|child| matches!(child, Child::PodDisruptionBudget(_))));
+}
+
+#[test]
+fn the_headless_service_follows_its_field_and_restarts_nothing() {
+    let mut scene = Scene::ready(2);
+    let before = scene.plan();
+    assert!(before.headless.is_none() && before.superfluous.is_empty());
+    scene.edit_spec(|spec| spec.service = Some(api::aiinference::ServiceOptions { headless: true }));
+    let with = scene.plan();
+    let service = with.headless.clone().unwrap();
+    assert_eq!(service.metadata.name.as_deref(), Some("chat-pods"));
+    let spec = service.spec.clone().unwrap();
+    assert_eq!((spec.cluster_ip.as_deref(), spec.publish_not_ready_addresses), (Some("None"), None));
+    let template = |plan: &Plan| deployment_of(plan).spec.unwrap().template;
+    assert_eq!(template(&with), template(&before));
+    scene.observe(|observed| observed.headless = Some(service.metadata.clone()));
+    scene.edit_spec(|spec| spec.service = None);
+    assert_eq!(scene.plan().superfluous.len(), 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests of what is kept of the kubelet's answers.
 
-use proto::podresources::v1::{ContainerDevices, PodResources};
+use proto::podresources::v1::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
 
 use super::*;
 
@@ -43,4 +43,35 @@ fn shares_of_one_device_are_counted_by_container() {
     let known = Holdings::default().answered(answer("pod", &["GPU-a::0", "GPU-a::1", "GPU-b"]), seconds(1));
     let shares = |id: &str| known.holders[&Key::Id(id.to_owned())][0].shares;
     assert_eq!((shares("GPU-a"), shares("GPU-b")), (2, 1));
+}
+
+#[test]
+fn pods_that_share_a_gpu_by_hami_hold_it() {
+    const GPU: &str = "GPU-5a7c3b10-0d1e-4f2a-9b3c-00aabbccddee";
+    let shares = [format!("{GPU}-0"), format!("{GPU}-7")];
+    let ids: Vec<&str> = shares.iter().map(String::as_str).collect();
+    let known = Holdings::default().answered(answer("pod", &ids), seconds(1));
+    assert_eq!(known.holders[&Key::Id(GPU.to_owned())][0].shares, 2);
+}
+
+#[test]
+fn a_pod_holds_each_device_of_its_claims() {
+    let device = |name: &str| ClaimResource {
+        driver_name: "gpu.nvidia.com".to_owned(),
+        pool_name: "node-a".to_owned(),
+        device_name: name.to_owned(),
+    };
+    let claim = |devices: &[&str]| DynamicResource {
+        claim_name: "claim".to_owned(),
+        claim_namespace: "n".to_owned(),
+        claim_resources: devices.iter().map(|name| device(name)).collect(),
+    };
+    let mut answer = answer("pod", &[]);
+    answer.pod_resources[0].containers[0].dynamic_resources =
+        vec![claim(&["gpu-0", "gpu-1"]), claim(&["gpu-3", "gpu-4-mig-1g10gb-19-0"])];
+    let known = Holdings::default().answered(answer, seconds(1));
+    let holds = |minor: u32| {
+        known.holders.get(&Key::Minor(minor)).is_some_and(|holders| holders[0].resource == "gpu.nvidia.com")
+    };
+    assert_eq!([0, 1, 2, 3, 4].map(holds), [true, true, false, true, false]);
 }

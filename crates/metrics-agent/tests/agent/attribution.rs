@@ -41,7 +41,7 @@ fn knows(snapshot: &Snapshot, state: State) -> bool {
 
 #[tokio::test]
 async fn every_way_of_sharing_leads_to_the_pods_that_hold_a_device() {
-    let mut machine = Machine::with_gpus(6);
+    let mut machine = Machine::with_gpus(7);
     let instance = Partition { uuid: "MIG-7c".to_owned(), gpu_instance: 2, ..Partition::default() };
     machine.gpus[5].partitions = vec![Some(instance)];
     let folder = tempfile::tempdir().unwrap();
@@ -56,14 +56,17 @@ async fn every_way_of_sharing_leads_to_the_pods_that_hold_a_device() {
             pod("other", "example.com/fpga", &["nvidia4"]),
             pod("mig", "nvidia.com/mig-1g.10gb", &["MIG-7c"]),
             pod("mig-gke", GPU, &["nvidia5/gi2"]),
+            pod("hami", GPU, &[&format!("{}-0", uuid(6))]),
+            pod("hami-too", "example.com/vgpu", &[&format!("{}-1", uuid(6)), &format!("{}-9", uuid(6))]),
+            claiming("mig-claim", "gpu.nvidia.com", "gpu-4-mig-1g10gb-19-0"),
         ],
     )
     .unwrap();
     let agent = agent(machine, &kubelet);
     let snapshot =
-        agent.subscribe().await.until(|it| knows(it, State::Fresh) && it.subjects.len() == 7).await;
-    let table: Vec<Vec<String>> = (0..7).map(|subject| holders(&snapshot, subject)).collect();
-    let wanted: [&[&str]; 7] = [
+        agent.subscribe().await.until(|it| knows(it, State::Fresh) && it.subjects.len() == 8).await;
+    let table: Vec<Vec<String>> = (0..8).map(|subject| holders(&snapshot, subject)).collect();
+    let wanted: [&[&str]; 8] = [
         &["exclusive x1"],
         &["sliced x2", "sliced-too x1"],
         &["gke x1"],
@@ -71,6 +74,7 @@ async fn every_way_of_sharing_leads_to_the_pods_that_hold_a_device() {
         &[],
         &[],
         &["mig x1", "mig-gke x1"],
+        &["hami x1", "hami-too x2"],
     ];
     assert_eq!(table, wanted);
     let holder = &snapshot.subjects[0].holders[0];

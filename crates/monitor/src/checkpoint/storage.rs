@@ -5,7 +5,7 @@
 use std::{
     fs::{self, File},
     io::{self, Read as _, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -19,6 +19,7 @@ use object_store::{
     Attributes, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutMultipartOptions,
     PutOptions, PutPayload, path::Path as Key,
 };
+use reqwest::Certificate;
 use sha2::{Digest as _, Sha256};
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
@@ -109,16 +110,24 @@ fn is_name(name: &str) -> bool {
     (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_part)
 }
 
+fn read_authorities(file: &Path) -> Result<Vec<Certificate>, Fault> {
+    object_storage::authorities(file).map_err(|why| {
+        let fix = "give the Secret of spec.checkpoint.caSecretName a key ca.crt with certificates in PEM";
+        let message = format!("no authority can be read from {} ({why}): {fix}", file.display());
+        Fault::new(ExitCode::StoreUnreachable, message)
+    })
+}
+
 impl Storage {
     /// Sends no request.
     pub(crate) fn open(place: &Place) -> Result<Self, Fault> {
         let place = match place {
             Place::Folder(folder) => Opened::Folder(Arc::new(folder.clone())),
-            Place::Bucket { bucket, prefix, keys } => {
+            Place::Bucket { bucket, prefix, keys, authorities } => {
                 let access = Access {
                     addressing: Addressing::Auto,
                     stall: REQUEST_WITHIN,
-                    authorities: Vec::new(),
+                    authorities: authorities.as_deref().map_or(Ok(Vec::new()), read_authorities)?,
                     headers: http::HeaderMap::new(),
                     keys: keys.clone(),
                 };

@@ -60,9 +60,8 @@ fn serve(mut stream: &TcpStream, seen: &Mutex<Vec<String>>) {
     }
 }
 
-#[test]
-fn a_bucket_that_ignores_conditions_is_refused_before_anything_is_claimed() {
-    let (address, requests) = careless_bucket();
+/// The exit code of a loader of states in this bucket, and its termination message.
+fn load(address: &str, more: &[&str]) -> (Option<i32>, String) {
     let (own, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let log = own.path().join("log");
     fs::write(&log, "").unwrap();
@@ -78,13 +77,34 @@ fn a_bucket_that_ignores_conditions_is_refused_before_anything_is_claimed() {
         .arg(format!("--state={}", state.path().display()))
         .arg(format!("--folder={}", own.path().display()))
         .arg(format!("--termination-log={}", log.display()))
-        .envs([("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_ENDPOINT_URL", &*address)])
+        .args(more)
+        .envs([("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_ENDPOINT_URL", address)])
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(ExitCode::CheckpointsUnreachable.code()));
-    let message = fs::read_to_string(&log).unwrap();
+    (output.status.code(), fs::read_to_string(&log).unwrap())
+}
+
+#[test]
+fn a_bucket_that_ignores_conditions_is_refused_before_anything_is_claimed() {
+    let (address, requests) = careless_bucket();
+    let (code, message) = load(&address, &[]);
+    assert_eq!(code, Some(ExitCode::CheckpointsUnreachable.code()));
     assert!(message.contains("does not support conditional writes (If-None-Match)"), "{message}");
     let probe = "PUT /states/demo/coder/clock/u.probe";
     let removal = "DELETE /states/demo/coder/clock/u.probe";
     assert_eq!(*requests.lock().unwrap(), [probe, probe, removal]);
+}
+
+#[test]
+fn a_secret_without_authorities_is_named_before_a_request_is_sent() {
+    let (address, requests) = careless_bucket();
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("ca.crt");
+    fs::write(&empty, "no certificate").unwrap();
+    for file in [folder.path().join("missing"), empty] {
+        let (code, message) = load(&address, &[&format!("--ca-file={}", file.display())]);
+        assert_eq!(code, Some(ExitCode::CheckpointsUnreachable.code()), "{message}");
+        assert!(message.contains("spec.checkpoint.caSecretName a key ca.crt"), "{message}");
+    }
+    assert!(requests.lock().unwrap().is_empty());
 }

@@ -1,6 +1,6 @@
 //! The admin server: `/livez`, `/readyz` and `/metrics`. It reads; it changes nothing.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -22,11 +22,6 @@ const WATCH_GRACE: Duration = Duration::from_secs(30);
 struct Admin {
     metrics: Arc<Metrics>,
     health: WatchesHealth,
-}
-
-/// Listens at once, so that a port that is taken is an error of the start.
-pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(address).await
 }
 
 /// Serves until `stop`.

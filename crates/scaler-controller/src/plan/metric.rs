@@ -1,12 +1,17 @@
 //! The numbers of a metric, as a user reads them. Pure.
 
-use scaling::{decide::record::MetricInputs, measurement::Measurement, policy::Kind, reading::Milli};
+use scaling::{
+    decide::record::MetricInputs,
+    measurement::Measurement,
+    policy::{Kind, TargetValue},
+    reading::Milli,
+};
 
 use crate::validate::word;
 
 /// Name, value and target: `queue_depth is 12 per replica, targetValue 5`.
 pub(super) fn summary(metric: &MetricInputs, replicas: i32) -> String {
-    let (name, target) = (word(metric.kind), decimal(metric.target.milli()));
+    let (name, target) = (word(metric.kind), exact(metric.target.milli()));
     let per_replica = match metric.kind {
         Kind::Latency => "",
         Kind::QueueDepth
@@ -18,7 +23,9 @@ pub(super) fn summary(metric: &MetricInputs, replicas: i32) -> String {
         | Kind::TasksOnly => " per replica",
     };
     match (metric.value_per_replica(replicas), metric.measurement) {
-        (Some(value), _) => format!("{name} is {}{per_replica}, targetValue {target}", decimal(value)),
+        (Some(value), _) => {
+            format!("{name} is {}{per_replica}, targetValue {target}", beside(metric.target, value))
+        }
         (None, Measurement::Fallback { replicas, .. }) => {
             format!("{name} has had no value for so long that fallback.replicas {replicas} applies")
         }
@@ -26,8 +33,19 @@ pub(super) fn summary(metric: &MetricInputs, replicas: i32) -> String {
     }
 }
 
+/// A value beside its target. A target below 1 needs more digits.
+pub(super) fn beside(target: TargetValue, value: Milli) -> String {
+    if target.milli() < Milli::units(1) && value < Milli::units(10) { exact(value) } else { decimal(value) }
+}
+
+/// In thousandths, without zeros at the end.
+pub(super) fn exact(value: Milli) -> String {
+    let (whole, thousandths) = (value.count() / 1_000, value.count() % 1_000);
+    format!("{whole}.{thousandths:03}").trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// Whole numbers from 10 on, one digit after the point below: a status is not written for more.
-pub(super) fn decimal(value: Milli) -> String {
+fn decimal(value: Milli) -> String {
     let tenths = value.count().saturating_add(50) / 100;
     match (tenths / 10, tenths % 10) {
         (whole @ ..10, tenth @ 1..) => format!("{whole}.{tenth}"),
@@ -47,6 +65,23 @@ mod tests {
             assert_eq!(decimal(Milli::from(milli)), text, "{milli}");
         }
         assert_eq!(decimal(Milli::MAX), "9223372036854776", "no overflow");
+    }
+
+    #[test]
+    fn a_target_is_shown_whole_and_a_value_beside_it_as_precisely() {
+        let target = |milli: i64| TargetValue::try_from(Milli::from(milli)).unwrap();
+        for (milli, text) in [(800, "0.8"), (5, "0.005"), (1_250, "1.25"), (5_000, "5"), (100_000, "100")] {
+            assert_eq!(exact(target(milli).milli()), text);
+        }
+        for (milli, value, text) in [
+            (800, 333, "0.333"),
+            (5, 4, "0.004"),
+            (800, 12_345, "12"),
+            (5_000, 333, "0.3"),
+            (1_000, 1_234, "1.2"),
+        ] {
+            assert_eq!(beside(target(milli), Milli::from(value)), text, "{milli}");
+        }
     }
 
     #[test]

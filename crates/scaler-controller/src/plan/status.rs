@@ -159,8 +159,9 @@ fn without_numbers(status: &AIScalerStatus) -> AIScalerStatus {
 
 /// Per replica; of a latency, the value itself.
 fn measured(metric: &MetricInputs, replicas: i32) -> MetricStatus {
-    let target = metric::decimal(metric.target.milli());
-    match metric.value_per_replica(replicas).map(metric::decimal) {
+    let target = metric::exact(metric.target.milli());
+    let value = metric.value_per_replica(replicas).map(|value| metric::beside(metric.target, value));
+    match value {
         Some(value) => MetricStatus { display: format!("{value}/{target}"), value, target },
         None => MetricStatus { value: String::new(), display: format!("<unknown>/{target}"), target },
     }

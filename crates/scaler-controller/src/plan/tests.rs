@@ -161,6 +161,22 @@ fn a_queue_above_its_target_adds_replicas() {
 }
 
 #[test]
+fn a_target_below_one_is_scaled_by_and_shown_as_it_is() {
+    let mut below = AIScaler::clone(&scaler(""));
+    for (written, shown) in [("800m", "0.8"), ("0.8", "0.8")] {
+        below.spec.target_value = serde_json::from_value(written.into()).unwrap();
+        let plan = planned(&observed(&Arc::new(below.clone()), found(2), queue(3.3)), at(0));
+        let scale = plan.scale.unwrap();
+        assert_eq!(scale.to(), 5, "3.3 / 0.8, rounded up");
+        let metric = plan.status.unwrap().metric.unwrap();
+        assert_eq!((&*metric.value, &*metric.target), ("0.66", shown));
+        assert_eq!(metric.display, "0.66/0.8");
+        let message = &scale.attempt.note.message;
+        assert!(message.contains("queue_depth is 1.65 per replica, targetValue 0.8"), "{message}");
+    }
+}
+
+#[test]
 fn the_cold_start_is_that_of_the_targets_own_controller_until_one_was_seen() {
     let shown =
         |found: Found| planned(&observed(&scaler(""), found, queue(1.0)), at(0)).status.unwrap().cold_start;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use api::trainingjob::Device;
 
-use crate::TrainingArgs;
+use workload::products::Products;
+
+use crate::{TrainingArgs, validate::ValidJob};
 
 /// Defaults for new Jobs, and options of the process.
 #[derive(Clone, Debug)]
@@ -18,6 +20,7 @@ pub(crate) struct Defaults {
     /// When to retry after a refusal. The deletion of a foreign object or a change of a quota or policy causes no watched event.
     pub(crate) refusal_retry: Duration,
     pub(super) timings: Timings,
+    products: Products,
 }
 
 /// How long the controller waits for conditions that usually pass without a change.
@@ -41,6 +44,7 @@ impl Defaults {
             first_pause_seconds,
             placement_seconds,
             start_fault_seconds,
+            gpu_products,
             own_service_account: _,
             own_namespace: _,
         } = args;
@@ -56,7 +60,14 @@ impl Defaults {
                 placement: Duration::from_secs(placement_seconds),
                 start_fault: Duration::from_secs(start_fault_seconds),
             },
+            products: gpu_products.unwrap_or_default(),
         }
+    }
+
+    /// With the labels of its GPU product.
+    pub(super) fn resolved(&self, valid: ValidJob) -> ValidJob {
+        let accelerators = valid.accelerators.map(|gpus| gpus.resolved(&self.products));
+        ValidJob { accelerators, ..valid }
     }
 
     pub(super) fn trainer_image(&self, device: Device) -> &str {

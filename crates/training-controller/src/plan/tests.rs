@@ -121,7 +121,7 @@ impl World {
     }
 
     fn plan(&self) -> Run {
-        let valid = validate(&self.observed.job).unwrap();
+        let valid = defaults().resolved(validate(&self.observed.job).unwrap());
         let observed = Observed { claims: self.claims.clone(), ..self.observed.clone() };
         let (defaults, now) = (defaults(), at(self.seconds));
         let stage = stage::stage(&valid, &observed, &defaults.timings, now);

@@ -44,13 +44,45 @@ pub fn start_fault(pod: &PodView, container: &Container) -> Option<Cause> {
         _ => return None,
     };
     let message = format!(
-        "{} of pod {} cannot start ({}): {}",
+        "{} of pod {} cannot start ({}): {}{}",
         container.name,
         pod.name(),
         waiting.reason,
-        quote(&waiting.message)
+        quote(&waiting.message),
+        remedy(&waiting.message)
     );
     Some(Cause { reason, message })
+}
+
+/// What containerd, CRI-O and Linux say of an image that has no program for the CPU of the node.
+const OTHER_ARCHITECTURE: [&str; 3] =
+    ["exec format error", "no match for platform", "no image found in manifest list for architecture"];
+
+/// What helps, if the text of a runtime does not say it.
+fn remedy(text: &str) -> &'static str {
+    if OTHER_ARCHITECTURE.iter().any(|known| text.contains(known)) {
+        "; the image is for another CPU architecture than the node: use an image for both, or choose nodes with \
+         scheduling.nodeSelector and the label kubernetes.io/arch"
+    } else {
+        ""
+    }
+}
+
+/// Why a container that is not in the rendered pod keeps the pod from starting: a webhook has added it, as a mesh does. `own`:
+/// the names of the rendered containers.
+pub fn fault_of_added(pod: &PodView, own: &[&str]) -> Option<Cause> {
+    let containers = pod.init_containers.iter().chain(&pod.containers);
+    let is_done = |one: &Container| one.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0);
+    let added = containers.filter(|container| !own.contains(&&*container.name) && !is_done(container));
+    let fault = |container: &Container| {
+        let crashed = || keeps_ending(container).map(|ended| crash(pod, container, ended, None, None));
+        start_fault(pod, container).or_else(crashed)
+    };
+    let Cause { reason, message } = added.filter_map(fault).next()?;
+    Some(Cause {
+        reason,
+        message: format!("{message}; a webhook of the cluster has added this container to the pod"),
+    })
 }
 
 /// A missing Secret, ConfigMap or key, from a kubelet's message: `secret "x" not found`, `couldn't find key k in Secret
@@ -150,8 +182,8 @@ pub fn crash(
     let how = format!("{name} of pod {pod} ended with code {} ({times}", ended.exit_code);
     let hint = hint(pod, name);
     let message = match why {
-        Some(why) => format!("{how}{CAUSE_AFTER}{why}{hint}"),
-        None => format!("{how} restarts){hint}"),
+        Some(why) => format!("{how}{CAUSE_AFTER}{why}{hint}{}", remedy(why)),
+        None => format!("{how} restarts){hint}{}", remedy(&ended.message)),
     };
     Cause { reason: reasons::CRASH_LOOP, message }
 }
@@ -241,6 +273,66 @@ mod tests {
         }
         assert_eq!(reason("CreateContainerConfigError"), Some(reasons::CRASH_LOOP));
         assert_eq!(reason("PodInitializing"), None);
+    }
+
+    #[test]
+    fn an_image_for_another_architecture_is_named() {
+        let pod: PodView = serde_saphyr::from_str("{metadata: {name: chat-0}}").unwrap();
+        let starts = |reason: &str, text: &str| {
+            let state = serde_json::json!({"name": "engine", "state": {"waiting": {"reason": reason, "message": text}}});
+            start_fault(&pod, &serde_json::from_value(state).unwrap()).unwrap().message
+        };
+        let expected = "label kubernetes.io/arch";
+        for (reason, text) in [
+            ("ErrImagePull", "failed to pull image: no match for platform in manifest: not found"),
+            ("RunContainerError", "exec: \"/engine\": exec format error: unknown"),
+        ] {
+            assert!(starts(reason, text).ends_with(expected), "{text}");
+        }
+        assert!(!starts("ErrImagePull", "not found").contains(expected));
+        let engine = container("restartCount: 2");
+        let ended = |message: &str| Terminated {
+            exit_code: 255,
+            message: message.to_owned(),
+            ..Terminated::default()
+        };
+        let crash =
+            |message: &str, why: Option<&str>| crash(&pod, &engine, &ended(message), why, None).message;
+        assert!(crash("exec /engine: exec format error", None).ends_with(expected));
+        let why = "exec /engine: exec format error";
+        let message = crash("", Some(why));
+        assert!(message.ends_with(expected));
+        assert_eq!(written_cause(&message, "chat-0", "engine"), Some(why));
+    }
+
+    #[test]
+    fn a_container_that_a_webhook_has_added_is_named() {
+        let fault = |parts: &str| {
+            let labels = "{app.kubernetes.io/managed-by: a-controller, app.kubernetes.io/name: a, \
+                          app.kubernetes.io/instance: b}";
+            let text = format!("{{metadata: {{name: chat-0, labels: {labels}}}, status: {{{parts}}}}}");
+            let pod: PodView = serde_saphyr::from_str(&text).unwrap();
+            fault_of_added(&pod, &["engine"])
+        };
+        let loops = |name: &str| {
+            format!(
+                "{{name: {name}, restartCount: 4, state: {{waiting: {{reason: CrashLoopBackOff}}}}, lastState: \
+                 {{terminated: {{exitCode: 1}}}}}}"
+            )
+        };
+        let Cause { reason, message } =
+            fault(&format!("initContainerStatuses: [{}]", loops("istio-init"))).unwrap();
+        assert_eq!(reason, reasons::CRASH_LOOP);
+        assert!(message.starts_with("istio-init of pod chat-0 ended with code 1"), "{message}");
+        assert!(
+            message.ends_with("a webhook of the cluster has added this container to the pod"),
+            "{message}"
+        );
+        assert_eq!(fault(&format!("containerStatuses: [{}]", loops("engine"))), None);
+        let done = "initContainerStatuses: [{name: istio-init, restartCount: 3, state: {terminated: {exitCode: 0}}}]";
+        assert_eq!(fault(done), None);
+        let image = "containerStatuses: [{name: istio-proxy, state: {waiting: {reason: ErrImagePull}}}]";
+        assert_eq!(fault(image).unwrap().reason, reasons::IMAGE_PULL_FAILED);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Events: why a scheduled pod does not start (volumes), and why a Job has no pods. Pure.
+//! Events: why a scheduled pod is not set up (volumes, network), and why a Job has no pods. Pure.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,6 +19,8 @@ use crate::{
 pub const ATTACH_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedAttachVolume";
 /// Events about volumes that a kubelet cannot mount. Shared file systems are mounted without being attached.
 pub const MOUNT_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedMount";
+/// Events about pods whose sandbox a kubelet cannot create, most often because of the network plugin.
+pub const SANDBOX_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedCreatePodSandBox";
 
 /// Events about Jobs whose pods the API server refuses, most often because of a quota.
 pub const CREATION_FAILURES: &str = "involvedObject.kind=Job,reason=FailedCreate";
@@ -56,11 +58,13 @@ impl EventView {
     }
 }
 
-/// Why a volume of one pod is not attached or mounted.
+/// Why the kubelet has not set up one pod: a volume is not attached or mounted, or there is no sandbox.
 #[derive(Clone, Debug, PartialEq)]
-pub struct VolumeFailure {
+pub struct SetupFailure {
     message: String,
     tolerated_for: Duration,
+    /// The API server deletes its only event.
+    is_recorded: bool,
 }
 
 /// Why a volume of a Secret cannot be mounted.
@@ -76,6 +80,10 @@ pub enum MissingSecret {
 const ATTACHED_WITHIN: Duration = Duration::from_secs(60);
 /// A kubelet retries after 0.5 s, 1 s, 2 s and so on.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(30);
+/// A network plugin that starts with its node takes a while.
+const SANDBOX_CREATED_WITHIN: Duration = Duration::from_secs(60);
+/// Begins the kubelet's message about a sandbox: the namespaces and the network of a pod.
+const SANDBOX: &str = "Failed to create pod sandbox";
 /// Begins the message about a volume that is attached to another node.
 const MULTI_ATTACH: &str = "Multi-Attach";
 
@@ -83,38 +91,46 @@ const MULTI_ATTACH: &str = "Multi-Attach";
 /// message begins with `Unable to attach or mount`.
 const MOUNTING: &str = "MountVolume.";
 
-impl VolumeFailure {
-    /// The failure of a pod, from the events about it. A failure to attach takes precedence over a failure to mount.
+impl SetupFailure {
+    /// The failure of a pod, from the events about it. A failure to attach takes precedence over those of the kubelet.
     ///
     /// A failure to attach is reported by one event, which the API server deletes after an hour. `facts` has its message for as
     /// long as the pod waits (see `fact`).
     pub fn of(
         pod: &PodView,
         attach: &[Arc<EventView>],
-        mount: &[Arc<EventView>],
+        of_kubelet: &[Arc<EventView>],
         facts: &BTreeMap<String, Timestamp>,
     ) -> Option<Self> {
         fn last_of<'a>(events: &'a [Arc<EventView>], pod: &PodView) -> Option<&'a EventView> {
             let of_pod = events.iter().filter(|event| event.is_about(pod));
             of_pod.max_by_key(|event| event.last).map(AsRef::as_ref)
         }
-        let (attach, mount) = (last_of(attach, pod), last_of(mount, pod));
+        let (attach, of_kubelet) = (last_of(attach, pod), last_of(of_kubelet, pod));
         let about = about(pod.uid());
         let known = || facts.keys().find_map(|fact| fact.strip_prefix(&about)).map(str::to_owned);
-        // A newer mount failure shows that the volume has been attached since.
-        let is_attached = mount.is_some_and(|mount| {
-            mount.message.starts_with(MOUNTING) && attach.is_none_or(|attach| attach.last < mount.last)
+        // A newer failure to mount, or of the sandbox, shows that the volume has been attached since.
+        let is_attached = of_kubelet.is_some_and(|newer| {
+            [MOUNTING, SANDBOX].iter().any(|text| newer.message.starts_with(text))
+                && attach.is_none_or(|attach| attach.last < newer.last)
         });
         let unattached = attach.map(|event| event.message.clone()).or_else(known).filter(|_| !is_attached);
-        let unmounted = || mount.map(|event| (event.message.clone(), MOUNTED_WITHIN));
-        let failure = unattached.map(|message| (message, ATTACHED_WITHIN)).or_else(unmounted);
-        failure.map(|(message, tolerated_for)| Self { message, tolerated_for })
+        let of_kubelet = || {
+            let message = of_kubelet?.message.clone();
+            let is_sandbox = message.starts_with(SANDBOX);
+            Some((message, if is_sandbox { SANDBOX_CREATED_WITHIN } else { MOUNTED_WITHIN }))
+        };
+        let (is_recorded, failure) = match unattached {
+            Some(message) => (true, Some((message, ATTACHED_WITHIN))),
+            None => (false, of_kubelet()),
+        };
+        failure.map(|(message, tolerated_for)| Self { message, tolerated_for, is_recorded })
     }
 
     /// The fact to record in `facts::FactTimes`, so that the failure is known after its event is deleted. Kubelets repeat
-    /// events about mounts, so these need no record.
+    /// their events, so these need no record.
     pub fn fact(&self, uid: &str) -> Option<String> {
-        (self.tolerated_for == ATTACHED_WITHIN).then(|| format!("{}{}", about(uid), self.message))
+        self.is_recorded.then(|| format!("{}{}", about(uid), self.message))
     }
 
     /// Whether the volume is attached to another node and `is_one` holds for every pod that the event names as its user:
@@ -158,6 +174,13 @@ impl VolumeFailure {
     /// However long it has lasted.
     pub fn cause_of(&self, pod: &PodView) -> Cause {
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
+        if self.message.starts_with(SANDBOX) {
+            let message = format!(
+                "pod {name} on node {node} cannot be set up: {}; look at the network plugin and the runtime of the node",
+                self.message
+            );
+            return Cause { reason: reasons::SANDBOX_FAILED, message };
+        }
         let reason = if self.missing_secret().is_some() {
             reasons::SECRET_NOT_FOUND
         } else if self.message.contains(" : configmap \"")
@@ -252,8 +275,8 @@ mod tests {
         NOON.parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
     }
 
-    fn failure(attach: &[Arc<EventView>], mount: &[Arc<EventView>]) -> Option<VolumeFailure> {
-        VolumeFailure::of(&pod("demo"), attach, mount, &BTreeMap::new())
+    fn failure(attach: &[Arc<EventView>], mount: &[Arc<EventView>]) -> Option<SetupFailure> {
+        SetupFailure::of(&pod("demo"), attach, mount, &BTreeMap::new())
     }
 
     #[test]
@@ -300,17 +323,17 @@ mod tests {
         let facts: BTreeMap<String, Timestamp> =
             first.fact("u").into_iter().map(|fact| (fact, at(0))).collect();
         let mount = [event("u", "timed out waiting", "")];
-        let kept = VolumeFailure::of(&pod("demo"), &[], &mount, &facts);
+        let kept = SetupFailure::of(&pod("demo"), &[], &mount, &facts);
         assert_eq!(kept.as_ref(), Some(&first));
         assert_eq!(kept.unwrap().fact("u"), first.fact("u"), "the fact can be recorded again");
         let another = first.fact("v").into_iter().map(|fact| (fact, at(0))).collect();
-        assert_eq!(VolumeFailure::of(&pod("demo"), &[], &[], &another), None);
+        assert_eq!(SetupFailure::of(&pod("demo"), &[], &[], &another), None);
         assert_eq!(failure(&[], &mount).unwrap().fact("u"), None, "kubelets repeat the event");
     }
 
     #[test]
     fn a_pod_may_wait_60_s_for_an_attachment_and_30_s_for_a_mount() {
-        let found = |failure: &VolumeFailure, seconds| {
+        let found = |failure: &SetupFailure, seconds| {
             let Finding { cause, requeue_after } = failure.finding(&pod("demo"), at(seconds));
             (cause.map(|cause| cause.message), requeue_after.map(|wait| wait.as_secs()))
         };
@@ -322,6 +345,24 @@ mod tests {
         let mount = failure(&[], &[event("u", "a", "")]).unwrap();
         assert_eq!(found(&mount, 29), (None, Some(1)));
         assert_eq!(found(&mount, 30), (Some(message), None));
+    }
+
+    #[test]
+    fn a_sandbox_that_cannot_be_created_is_named_after_a_minute() {
+        let text = "Failed to create pod sandbox: rpc error: plugin type=\"calico\" failed (add)";
+        let sandbox = failure(&[], &[event("u", text, "")]).unwrap();
+        let Finding { cause, requeue_after } = sandbox.finding(&pod("demo"), at(59));
+        assert_eq!((cause, requeue_after), (None, Some(Duration::from_secs(1))));
+        let Cause { reason, message } = sandbox.finding(&pod("demo"), at(60)).cause.unwrap();
+        assert_eq!(reason, reasons::SANDBOX_FAILED);
+        assert!(
+            message.starts_with("pod chat on node gpu-1 cannot be set up: Failed to create pod sandbox"),
+            "{message}"
+        );
+        assert_eq!(sandbox.fact("u"), None);
+        let earlier = [event("u", "Multi-Attach error", ", lastTimestamp: '2026-01-01T12:00:00Z'")];
+        let later = [event("u", text, ", lastTimestamp: '2026-01-01T12:01:00Z'")];
+        assert_eq!(failure(&earlier, &later).unwrap().message, text, "the volume is attached");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use api::{
 use crate::{
     Cause,
     faults::container::quote,
+    products::{self, INSTANCE_TYPE, NodeLabel, Products},
     views::{
         node::{NodeView, is_kept_label},
         pod::PodView,
@@ -30,15 +31,10 @@ use crate::{
 pub struct Gpus {
     pub count: i32,
     pub resource: String,
-    /// Accepted products; empty accepts any product.
+    /// Accepted products as the spec spells them; empty accepts any product.
+    pub(crate) spelled: Vec<String>,
+    /// Their labels, any of which selects a node.
     pub products: Vec<NodeLabel>,
-}
-
-/// A node label and its accepted values.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodeLabel {
-    pub key: String,
-    pub values: Vec<String>,
 }
 
 /// A node and its amounts of one resource.
@@ -69,7 +65,7 @@ pub struct Demand<'a> {
 /// The taint that GPU operators add to nodes; every pod with GPUs tolerates it.
 pub const GPU_TAINT: &str = "nvidia.com/gpu";
 
-/// Maximum number of products in a message.
+/// Maximum number of products of one label in a message.
 const PRODUCTS_SHOWN: usize = 8;
 
 /// The capacity of every node, sorted by name.
@@ -99,11 +95,32 @@ pub fn capacities<'a>(
 }
 
 impl Gpus {
-    /// The accepted products, joined with `or`.
+    /// `spelled`: products as in a spec, `A100` or `label=value`. `resolved` adds the labels of short names.
+    pub fn new<'a>(count: i32, resource: &str, spelled: impl IntoIterator<Item = &'a str>) -> Self {
+        let spelled: Vec<String> = spelled.into_iter().map(str::to_owned).collect();
+        Self { count, resource: resource.to_owned(), products: products::labels(&spelled), spelled }
+    }
+
+    /// With the labels of short names.
+    pub fn resolved(self, products: &Products) -> Self {
+        Self { products: products.labels(&self.spelled), ..self }
+    }
+
+    /// The accepted products as the spec names them, joined with `or`.
     pub fn product_names(&self) -> Option<String> {
+        let labels = products::labels(&self.spelled);
         let values: Vec<&str> =
-            self.products.iter().flat_map(|product| &product.values).map(String::as_str).collect();
+            labels.iter().flat_map(|product| &product.values).map(String::as_str).collect();
         (!values.is_empty()).then(|| values.join(" or "))
+    }
+
+    /// The accepted labels, or only the names if the labels are too many to read.
+    fn wanted(&self) -> String {
+        let values = self.products.iter().map(|product| product.values.len()).sum::<usize>();
+        match self.product_names() {
+            Some(names) if values > PRODUCTS_SHOWN => names,
+            Some(_) | None => product_labels(&self.products),
+        }
     }
 
     /// `2 nvidia.com/gpu on A100`.
@@ -127,11 +144,8 @@ impl Demand<'_> {
         let of_product: Vec<&NodeCapacity> =
             capacities.iter().filter(|capacity| is_of(&capacity.node, products)).collect();
         if of_product.is_empty() && !products.is_empty() {
-            let message = format!(
-                "no node has {}; found: {}",
-                product_labels(products),
-                found_products(products, capacities)
-            );
+            let found = found_products(products, capacities);
+            let message = format!("no node has {}; found: {found}", self.gpus.wanted());
             return Some(Cause { reason: reasons::NO_SUCH_PRODUCT, message });
         }
         if of_product.iter().all(|capacity| capacity.allocatable == 0) {
@@ -278,14 +292,26 @@ fn product_labels(products: &[NodeLabel]) -> String {
     pairs.join(" or ")
 }
 
+/// The values of the label, or of each of several labels that nodes have.
 fn found_products(products: &[NodeLabel], capacities: &[NodeCapacity]) -> String {
-    let values: BTreeSet<&str> = capacities
-        .iter()
-        .flat_map(|capacity| products.iter().filter_map(|product| capacity.node.label(&product.key)))
-        .collect();
-    if values.is_empty() {
-        return "none".to_owned();
+    let found = products.iter().map(|NodeLabel { key, .. }| (key, found_values(key, capacities)));
+    let found: Vec<(&String, String)> = found.filter(|(_, values)| !values.is_empty()).collect();
+    match (products, found.as_slice()) {
+        (_, []) => "none".to_owned(),
+        ([_], [(_, values)]) => values.clone(),
+        (_, found) => {
+            let of_labels: Vec<String> =
+                found.iter().map(|(key, values)| format!("{key}: {values}")).collect();
+            of_labels.join("; ")
+        }
     }
+}
+
+fn found_values(key: &str, capacities: &[NodeCapacity]) -> String {
+    // Every node of a cloud has an instance type; those without GPUs are no products.
+    let is_product = |capacity: &&NodeCapacity| key != INSTANCE_TYPE || capacity.allocatable > 0;
+    let nodes = capacities.iter().filter(is_product);
+    let values: BTreeSet<&str> = nodes.filter_map(|capacity| capacity.node.label(key)).collect();
     let more = if values.len() > PRODUCTS_SHOWN { ", …" } else { "" };
     let shown: Vec<&str> = values.into_iter().take(PRODUCTS_SHOWN).collect();
     format!("{}{more}", shown.join(", "))
@@ -311,10 +337,7 @@ mod tests {
     }
 
     fn gpus(count: i32, products: &[&str]) -> Gpus {
-        let values = products.iter().map(|&product| product.to_owned()).collect();
-        let label = NodeLabel { key: api::labels::NVIDIA_GPU_PRODUCT.to_owned(), values };
-        let products = if products.is_empty() { Vec::new() } else { vec![label] };
-        Gpus { count, resource: "nvidia.com/gpu".to_owned(), products }
+        Gpus::new(count, "nvidia.com/gpu", products.iter().copied())
     }
 
     fn shortage(gpus: &Gpus, capacities: &[NodeCapacity]) -> Option<(&'static str, String)> {
@@ -377,6 +400,38 @@ mod tests {
         assert_eq!(shortage(&wanted, &capacities), Some((reasons::NO_SUCH_PRODUCT, message)));
         let none = shortage(&wanted, &[]).unwrap().1;
         assert_eq!(none, "no node has nvidia.com/gpu.product=A100; found: none");
+    }
+
+    #[test]
+    fn a_missing_product_is_reported_with_what_each_of_its_labels_has() {
+        let node = |labels: &str, allocatable: i64| NodeCapacity {
+            node: Arc::new(
+                serde_saphyr::from_str(&format!("{{metadata: {{name: a, labels: {{{labels}}}}}}}")).unwrap(),
+            ),
+            allocatable,
+            free: allocatable,
+        };
+        let t4 = node(
+            "cloud.google.com/gke-accelerator: nvidia-tesla-t4, node.kubernetes.io/instance-type: n1",
+            1,
+        );
+        let cpu = node("node.kubernetes.io/instance-type: e2-small", 0);
+        let capacities = [capacity("Tesla-T4", 8, ""), t4, cpu];
+        let wanted = |spelled: &[&str]| gpus(1, spelled).resolved(&Products::default());
+        let found = "nvidia.com/gpu.product: Tesla-T4; cloud.google.com/gke-accelerator: nvidia-tesla-t4; \
+                     node.kubernetes.io/instance-type: n1";
+        let message = format!("no node has h200 or b200; found: {found}");
+        let missing = wanted(&["h200", "b200"]);
+        assert_eq!(shortage(&missing, &capacities), Some((reasons::NO_SUCH_PRODUCT, message)));
+        let few =
+            "no node has nvidia.com/gpu.product=l40 or nvidia.com/gpu.product=NVIDIA-L40; found: Tesla-T4";
+        assert_eq!(shortage(&wanted(&["l40"]), &capacities).unwrap().1, few);
+        assert_eq!(shortage(&wanted(&["h200"]), &[]).unwrap().1, "no node has h200; found: none");
+        assert_eq!(shortage(&wanted(&["t4"]), &capacities), None, "two nodes of two discoveries have it");
+        assert_eq!(
+            shortage(&wanted(&["t4"]), &[capacity("Tesla-T4", 0, "")]),
+            short("needs 1 nvidia.com/gpu on t4; free: 0")
+        );
     }
 
     #[test]

@@ -280,6 +280,8 @@ pub fn helper_resources(users: Option<&Resources>, own: &HelperAmounts) -> Resou
 
 #[cfg(test)]
 mod tests {
+    use api::labels::NVIDIA_GPU_PRODUCT;
+
     use super::*;
 
     fn options(text: &str) -> PodOptions {
@@ -295,11 +297,8 @@ mod tests {
     }
 
     fn products(keys: &[&str]) -> Gpus {
-        let label = |key: &&str| crate::faults::gpu::NodeLabel {
-            key: (*key).to_owned(),
-            values: vec!["x".to_owned()],
-        };
-        Gpus { count: 1, resource: "nvidia.com/gpu".to_owned(), products: keys.iter().map(label).collect() }
+        let spelled: Vec<String> = keys.iter().map(|key| format!("{key}=x")).collect();
+        Gpus::new(1, "nvidia.com/gpu", spelled.iter().map(String::as_str))
     }
 
     fn siblings() -> Siblings<'static> {
@@ -321,6 +320,12 @@ mod tests {
             |key: &str| format!("{{matchExpressions: [{{key: {key}, operator: In, values: [x]}}, {rules}]}}");
         let both = yaml(&format!("[{}, {}]", term("p"), term("q")));
         assert_eq!(terms(Some(&products(&["p", "q"]))), both);
+        let short = crate::products::Products::with_file("x1: q=x").unwrap();
+        let short = Gpus::new(1, "nvidia.com/gpu", ["p=x", "x1"]).resolved(&short);
+        let nvidia = format!(
+            "{{matchExpressions: [{{key: {NVIDIA_GPU_PRODUCT}, operator: In, values: [x1]}}, {rules}]}}"
+        );
+        assert_eq!(terms(Some(&short)), yaml(&format!("[{}, {nvidia}, {}]", term("p"), term("q"))));
         assert_eq!(affinity(Some(&products(&[])), None, Some(&siblings())), None);
     }
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use workload::{
     Cause, Finding,
     faults::{
-        container::{crash, keeps_ending, last_end, quote, start_fault},
+        container::{crash, fault_of_added, keeps_ending, last_end, quote, start_fault},
         evictions, loader, refused_pods,
         unplaced::unplaced,
     },
@@ -94,6 +94,7 @@ pub(super) fn fault_of(valid: &ValidDispatcher, pod: &PodView, now: Timestamp) -
         let crashed = || ends().map(|ended| crash(pod, container, ended, None, memory));
         start_fault(pod, container).or_else(crashed)
     });
+    let of_container = of_container.or_else(|| fault_of_added(pod, &[LOADER, MONITOR, WORKER]));
     let (unplaced, unplaced_requeue_after) =
         FaultyCondition::Progressing.found(unplaced(None, pod, None, now));
     let fault =
@@ -302,6 +303,13 @@ mod tests {
         };
         assert_eq!(runs(2, 3), Some((reasons::CRASH_LOOP, FaultyCondition::Progressing)));
         assert_eq!((runs(1, 3), runs(2, 10)), (None, None));
+    }
+
+    #[test]
+    fn a_container_of_a_mesh_that_keeps_ending_is_a_fault() {
+        let loops = "restartCount: 4, state: {waiting: {reason: CrashLoopBackOff}}, lastState: {terminated: {exitCode: 1}}";
+        let expected = Some((reasons::CRASH_LOOP, FaultyCondition::Progressing));
+        assert_eq!(fault(&format!("{{init: [{{name: istio-init, {loops}}}]}}")), expected);
     }
 
     #[test]

@@ -3,8 +3,7 @@
 use api::monitor::{ADMIN_PORT, ANNOUNCE_END, LOAD_MEMORY, RUN, STREAM_PORT, options, variables};
 use k8s_openapi::{
     api::core::v1::{
-        Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, HTTPGetAction, Lifecycle,
-        LifecycleHandler, ObjectFieldSelector, Probe,
+        Container, ContainerPort, EnvVar, ExecAction, HTTPGetAction, Lifecycle, LifecycleHandler, Probe,
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
@@ -14,7 +13,7 @@ use workload::templates::{
     template::{container_security, literal, non_empty},
 };
 
-use super::{from_secret, grace_seconds, memory_variables, value, volumes};
+use super::{from_field, from_secret, grace_seconds, memory_variables, value, volumes};
 use crate::{
     names::{LOADER, MONITOR},
     validate::{Checkpoint, Storage, ValidDispatcher, defaults::Defaults, role},
@@ -134,31 +133,29 @@ fn checkpoint_options(valid: &ValidDispatcher, defaults: &Defaults) -> Vec<Strin
         Storage::Claim(_) => format!("--{}={}", options::CHECKPOINT_DIR, volumes::CHECKPOINTS_PATH),
         Storage::Store { uri, .. } => format!("--{}={}", options::CHECKPOINT_URI, literal(uri)),
     };
-    vec![
+    let authorities = volumes::ca_secret(valid);
+    [
         storage,
         format!("--{}={}", options::CHECKPOINT_SECONDS, defaults.checkpoint_seconds),
         format!("--{}={}", options::GRACE_SECONDS, grace_seconds(valid)),
     ]
+    .into_iter()
+    .chain(authorities.map(|_| format!("--{}={}", options::CA_FILE, volumes::AUTHORITY_FILE)))
+    .collect()
 }
 
 /// Identity of the pod, folder of the state, and access to the store.
 fn pod_variables(valid: &ValidDispatcher) -> Vec<EnvVar> {
-    let field = |name: &str, path: &str| EnvVar {
-        name: name.to_owned(),
-        value: None,
-        value_from: Some(EnvVarSource {
-            field_ref: Some(ObjectFieldSelector { api_version: None, field_path: path.to_owned() }),
-            ..EnvVarSource::default()
-        }),
-    };
     let mut environment = vec![
-        field(variables::POD_NAME, "metadata.name"),
-        field(variables::POD_UID, "metadata.uid"),
-        field(variables::POD_NAMESPACE, "metadata.namespace"),
+        from_field(variables::POD_NAME, "metadata.name"),
+        from_field(variables::POD_UID, "metadata.uid"),
+        from_field(variables::POD_NAMESPACE, "metadata.namespace"),
         value(variables::STATE_DIR, volumes::STATE_PATH),
     ];
-    if let Some(Checkpoint { storage: Storage::Store { uri: _, endpoint, region, secret }, .. }) =
-        &valid.checkpoint
+    if let Some(Checkpoint {
+        storage: Storage::Store { uri: _, endpoint, region, secret, ca_secret: _ },
+        ..
+    }) = &valid.checkpoint
     {
         environment.push(value("AWS_REGION", region.as_deref().unwrap_or(DEFAULT_REGION)));
         environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));

@@ -1,5 +1,5 @@
-//! The volumes of a pod: the worker's memory, state, log and home, the monitor's own files, the claim with checkpoints, and
-//! the keys of their bucket.
+//! The volumes of a pod: the worker's memory, state, log and home, the monitor's own files, the claim with checkpoints, the
+//! keys of their bucket, and the authorities of its store.
 
 use api::{
     monitor::{FOLDER, MEMORY_BYTES, STATE_BYTES},
@@ -22,6 +22,7 @@ const HOME: &str = "home";
 const SHARED_MEMORY: &str = "shared-memory";
 const CHECKPOINTS: &str = "checkpoints";
 const CHECKPOINT_KEYS: &str = "checkpoint-keys";
+const AUTHORITY: &str = "checkpoint-ca";
 
 pub(super) const MEMORY_PATH: &str = "/var/lib/agent/memory";
 pub(super) const STATE_PATH: &str = "/var/lib/agent/state";
@@ -32,6 +33,10 @@ pub(super) const HOME_PATH: &str = "/home/agent";
 pub(super) const CHECKPOINTS_PATH: &str = "/var/lib/checkpoints";
 
 pub(super) const KEYS_PATH: &str = "/var/run/checkpoint-keys";
+const AUTHORITY_PATH: &str = "/etc/checkpoint-store";
+pub(super) const AUTHORITY_FILE: &str = "/etc/checkpoint-store/ca.crt";
+/// In the Secret and below `AUTHORITY_PATH`, as cert-manager and Kubernetes name it.
+const AUTHORITY_KEY: &str = "ca.crt";
 /// In the Secret of `checkpoint`.
 pub(super) const KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 /// For the group of the pod.
@@ -84,6 +89,21 @@ pub(super) fn volumes(valid: &ValidDispatcher) -> Vec<Volume> {
         }),
         ..Volume::default()
     }));
+    volumes.extend(ca_secret(valid).map(|secret| Volume {
+        name: AUTHORITY.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(secret.to_owned()),
+            items: Some(vec![KeyToPath {
+                key: AUTHORITY_KEY.to_owned(),
+                path: AUTHORITY_KEY.to_owned(),
+                mode: None,
+            }]),
+            default_mode: None,
+            // The monitor says what is missing, and no event has to be read.
+            optional: Some(true),
+        }),
+        ..Volume::default()
+    }));
     volumes
 }
 
@@ -110,7 +130,13 @@ pub(super) fn of_monitor(valid: &ValidDispatcher) -> Vec<VolumeMount> {
 /// The claim is mounted in the containers of the monitor alone: a worker sees no state of another.
 fn of_state(valid: &ValidDispatcher) -> Vec<VolumeMount> {
     let checkpoints = claim(valid).map(|_| mount(CHECKPOINTS, CHECKPOINTS_PATH));
-    [mount(STATE, STATE_PATH), mount(MONITOR, FOLDER)].into_iter().chain(checkpoints).collect()
+    let authority = VolumeMount { read_only: Some(true), ..mount(AUTHORITY, AUTHORITY_PATH) };
+    let authority = ca_secret(valid).map(|_| authority);
+    [mount(STATE, STATE_PATH), mount(MONITOR, FOLDER)]
+        .into_iter()
+        .chain(checkpoints)
+        .chain(authority)
+        .collect()
 }
 
 fn claim(valid: &ValidDispatcher) -> Option<&str> {
@@ -124,7 +150,15 @@ fn claim(valid: &ValidDispatcher) -> Option<&str> {
 pub(super) fn keys(valid: &ValidDispatcher) -> Option<&str> {
     match &valid.checkpoint.as_ref()?.storage {
         Storage::Claim(_) => None,
-        Storage::Store { uri: _, endpoint: _, region: _, secret } => secret.as_deref(),
+        Storage::Store { uri: _, endpoint: _, region: _, secret, ca_secret: _ } => secret.as_deref(),
+    }
+}
+
+/// The Secret with the authorities of the store.
+pub(super) fn ca_secret(valid: &ValidDispatcher) -> Option<&str> {
+    match &valid.checkpoint.as_ref()?.storage {
+        Storage::Claim(_) => None,
+        Storage::Store { uri: _, endpoint: _, region: _, secret: _, ca_secret } => ca_secret.as_deref(),
     }
 }
 

@@ -1,8 +1,13 @@
 //! The worker's container, with the environment that authors of agents rely on.
 
-use api::{monitor::variables, pods::Resources};
+use api::{
+    monitor::{UPLOAD_SECONDS, variables},
+    pods::Resources,
+};
 use k8s_openapi::{
-    api::core::v1::{Container, EnvVar, HTTPGetAction, Probe, ResourceRequirements, VolumeMount},
+    api::core::v1::{
+        Container, ContainerPort, EnvVar, HTTPGetAction, Probe, ResourceRequirements, VolumeMount,
+    },
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use workload::templates::{
@@ -10,12 +15,15 @@ use workload::templates::{
     template::{container_security, env_var, non_empty},
 };
 
-use super::{from_secret, memory_variables, value, volumes};
+use super::{from_field, from_secret, memory_variables, value, volumes};
 use crate::{
     names::WORKER,
+    plan::services::{TASK_PORT_NAME, peers},
     validate::{ValidDispatcher, role},
 };
 
+/// Of a worker that ends.
+const SAVED_WITHIN_SECONDS: i64 = 5;
 /// Some libraries ask for the name of the user, and the image may have none.
 const USER: &str = "agent";
 /// In the Secret of `credentials`.
@@ -50,6 +58,7 @@ pub(super) fn worker(valid: &ValidDispatcher, user_mounts: Vec<VolumeMount>) -> 
         image: Some(valid.image.clone()),
         env_from: env_from(&valid.pods),
         env: Some(environment(valid)),
+        ports: valid.task_port.map(|port| vec![task_port(port)]),
         resources: resources(&valid.resources),
         volume_mounts: non_empty(volumes::of_worker(valid).into_iter().chain(user_mounts).collect()),
         startup_probe: liveness.map(|path| probe(path, &STARTUP)),
@@ -57,6 +66,14 @@ pub(super) fn worker(valid: &ValidDispatcher, user_mounts: Vec<VolumeMount>) -> 
         readiness_probe: readiness.map(|path| probe(path, &READINESS)),
         security_context: Some(container_security(None)),
         ..Container::default()
+    }
+}
+
+fn task_port(port: u16) -> ContainerPort {
+    ContainerPort {
+        name: Some(TASK_PORT_NAME.to_owned()),
+        container_port: i32::from(port),
+        ..ContainerPort::default()
     }
 }
 
@@ -84,6 +101,15 @@ fn environment(valid: &ValidDispatcher) -> Vec<EnvVar> {
     environment.extend(memory_variables(valid));
     environment.push(value(variables::STATE_DIR, volumes::STATE_PATH));
     environment.push(value(variables::AGENT_LOG_FILE, volumes::LOG_FILE));
+    let tasks = valid.task_port.map(|port| {
+        [
+            value(variables::AGENT_PORT, &port.to_string()),
+            value(variables::AGENT_GRACE_SECONDS, &task_seconds(valid).to_string()),
+            value(variables::AGENT_PEERS, &peers(valid, port)),
+            from_field(variables::POD_IP, "status.podIP"),
+        ]
+    });
+    environment.extend(tasks.into_iter().flatten());
     // An image may run with a user that has no home, and caches are written there.
     let defaults = [
         value(variables::AGENT_METRICS_PORT, &valid.metrics_port.to_string()),
@@ -94,6 +120,13 @@ fn environment(valid: &ValidDispatcher) -> Vec<EnvVar> {
     environment.extend(defaults.into_iter().filter(is_free));
     environment.extend(valid.env.iter().map(env_var));
     environment
+}
+
+/// How long tasks may go on when the pod ends, so that the worker has time to save their sessions.
+fn task_seconds(valid: &ValidDispatcher) -> i64 {
+    let grace = valid.checkpoint.as_ref().map(|checkpoint| i64::from(checkpoint.grace_seconds));
+    let grace = grace.unwrap_or(i64::from(UPLOAD_SECONDS));
+    i64::max(0, grace - SAVED_WITHIN_SECONDS)
 }
 
 fn resources(resources: &Resources) -> Option<ResourceRequirements> {

@@ -161,3 +161,33 @@ fn only_a_pool_that_may_start_empty_has_the_option() {
     assert!(!loader("{claimName: states}"));
     assert!(loader("{claimName: states, whenUnavailable: StartEmpty}"));
 }
+
+#[test]
+fn the_authorities_of_the_store_are_mounted_beside_the_monitor_alone() {
+    let spec = |checkpoint: &str| {
+        let scene = Scene::new(&format!("{{role: coder, checkpoint: {{{checkpoint}}}}}"));
+        serde_json::to_value(deployment_of(&scene.plan()).spec.unwrap().template.spec).unwrap()
+    };
+    let pod = spec("uri: 's3://states', caSecretName: authority");
+    let volumes = pod["volumes"].as_array().unwrap();
+    let volume = volumes.iter().find(|volume| volume["name"] == "checkpoint-ca").unwrap();
+    assert_eq!(
+        (&volume["secret"]["secretName"], &volume["secret"]["optional"]),
+        (&"authority".into(), &true.into())
+    );
+    let names = |container: &serde_json::Value, list: &str, key: &str| -> Vec<String> {
+        let all = container[list].as_array().unwrap().iter();
+        all.map(|one| if key.is_empty() { one.clone() } else { one[key].clone() })
+            .map(|one| one.as_str().unwrap().to_owned())
+            .collect()
+    };
+    for container in pod["initContainers"].as_array().unwrap() {
+        assert!(names(container, "args", "").contains(&"--ca-file=/etc/checkpoint-store/ca.crt".to_owned()));
+        assert!(names(container, "volumeMounts", "name").contains(&"checkpoint-ca".to_owned()));
+    }
+    assert!(!names(&pod["containers"][0], "volumeMounts", "name").contains(&"checkpoint-ca".to_owned()));
+    assert!(!spec("uri: 's3://states'").to_string().contains("checkpoint-ca"));
+    let without_uri = "{role: coder, checkpoint: {claimName: states, caSecretName: authority}}";
+    let refused = validate(&crate::tests::dispatcher(without_uri), &defaults(&[])).unwrap_err();
+    assert!(refused.0.contains("spec.checkpoint.caSecretName"), "{refused:?}");
+}

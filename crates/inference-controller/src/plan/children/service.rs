@@ -1,8 +1,8 @@
-//! The Service, which selects the pods of all revisions.
+//! The Service, which selects the pods of all revisions, and the headless one with the address of each.
 
 use k8s_openapi::{
     api::core::v1::{Service, ServicePort, ServiceSpec},
-    apimachinery::pkg::util::intstr::IntOrString,
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use serde_json::Value;
 use workload::templates::revision::Revision;
@@ -28,6 +28,28 @@ pub(super) fn service(valid: &ValidInference, revision: &Revision<'_>, observed:
         }),
         ..Service::default()
     }
+}
+
+/// Of ready pods: a client that has the address sends requests there, whatever probes say.
+pub(in crate::plan) fn headless(
+    valid: &ValidInference,
+    revision: &Revision<'_>,
+    observed: &Observed,
+) -> Option<Service> {
+    let Service { spec, .. } = service(valid, revision, observed);
+    let spec = spec.filter(|_| valid.is_headless)?;
+    Some(Service {
+        metadata: metadata(valid, names::headless_service(&valid.name)),
+        spec: Some(ServiceSpec { cluster_ip: Some("None".to_owned()), ..spec }),
+        ..Service::default()
+    })
+}
+
+/// The headless Service to delete where none is wanted; only its metadata is set.
+pub(super) fn superfluous(valid: &ValidInference, observed: &Observed) -> Option<Service> {
+    let is_kept = |known: &ObjectMeta| valid.is_headless || known.deletion_timestamp.is_some();
+    let metadata = observed.headless.clone().filter(|known| !is_kept(known))?;
+    Some(Service { metadata, ..Service::default() })
 }
 
 /// Ports of all revisions that have pods. A named port that a pod lacks routes only to the other pods.

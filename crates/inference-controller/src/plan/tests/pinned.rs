@@ -27,6 +27,55 @@ fn new_defaults_do_not_change_existing_templates() {
     );
 }
 
+/// The terms of the node affinity: each has one label and its values.
+fn selected(template: &PodTemplateSpec) -> Vec<String> {
+    let affinity = template.spec.as_ref().unwrap().affinity.as_ref().unwrap();
+    let nodes = affinity.node_affinity.as_ref().unwrap();
+    let required = nodes.required_during_scheduling_ignored_during_execution.as_ref().unwrap();
+    let rules = required.node_selector_terms.iter().map(|term| &term.match_expressions.as_ref().unwrap()[0]);
+    rules.map(|rule| format!("{} {}", rule.key, rule.values.as_ref().unwrap().join(" "))).collect()
+}
+
+#[test]
+fn a_short_name_selects_every_label_and_another_product_what_it_always_has() {
+    let of = |product: &str, defaults: &Defaults| {
+        let mut scene = Scene::new(CHAT);
+        scene.edit_spec(|spec| spec.gpu.product_label = Some(product.to_owned()));
+        let plan = scene.plan_with(defaults, at(0));
+        assert_eq!(plan.status.gpu.as_deref(), Some(product.rsplit('=').next().unwrap()));
+        selected(&template(&plan))
+    };
+    let release = defaults(&[]);
+    assert_eq!(of("A100", &release), ["nvidia.com/gpu.product A100"]);
+    assert_eq!(of("nvidia.com/gpu.product=l40", &release), ["nvidia.com/gpu.product l40"]);
+    assert_eq!(
+        of("gb200", &release),
+        ["nvidia.com/gpu.product gb200 NVIDIA-GB200", "cloud.google.com/gke-accelerator nvidia-gb200"]
+    );
+    let own = defaults_with_products("gb200: example.com/card=big");
+    assert_eq!(of("gb200", &own), ["nvidia.com/gpu.product gb200", "example.com/card big"]);
+    assert_eq!(of("A100", &own), of("A100", &release));
+}
+
+#[test]
+fn a_product_that_gets_a_table_later_keeps_its_template() {
+    let before = defaults_with_products("l40: nvidia.com/gpu.product=l40");
+    let mut scene = Scene::new(CHAT);
+    scene.edit_spec(|spec| spec.gpu.product_label = Some("l40".to_owned()));
+    let old = scene.plan_with(&before, at(0));
+    assert_eq!(selected(&template(&old)), ["nvidia.com/gpu.product l40"], "as released");
+    scene.settle(2);
+    scene.observe(|observed| {
+        let deployment = observed.deployment.as_mut().unwrap();
+        let pinned = deployment.pinned_template.as_ref().unwrap();
+        deployment.pinned_template = Some(pinned.replace("\"l40\",\"NVIDIA-L40\"", "\"l40\"").into());
+    });
+    let plan = scene.plan();
+    assert_eq!(selected(&template(&plan)), ["nvidia.com/gpu.product l40"], "no pod is restarted");
+    let (status, reason, _) = condition(&plan.status, conditions::TEMPLATE_OUTDATED);
+    assert_eq!((status, reason), ("True", reasons::NEWER_TEMPLATE));
+}
+
 /// The plan after an edit of the Deployment's record, and the template before it.
 fn with_record(
     edit: impl FnOnce(&mut workload::templates::deployment::DeploymentView),

@@ -9,7 +9,7 @@ fn an_invalid_spec_does_not_change_the_children() {
     let observed = scene.observed();
     let invalid = validate(&observed.inference).unwrap().tolerated.unwrap();
     let plan = rejected(&invalid, &observed, &Allowance::default(), at(0));
-    assert!(plan.children.is_empty() && plan.budget_deletions.is_empty());
+    assert!(plan.children.is_empty() && plan.superfluous.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("False", reasons::INVALID_SPEC));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::INVALID_SPEC));

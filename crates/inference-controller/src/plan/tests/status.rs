@@ -26,7 +26,7 @@ fn at_rest_nothing_changes_and_nothing_is_reported() {
     let scene = Scene::ready(2);
     let plan = scene.plan_with(&defaults(&[]), at(3600));
     assert_eq!(Some(&plan.status), scene.observed().inference.status.as_ref());
-    assert!(plan.events.is_empty() && plan.budget_deletions.is_empty() && plan.requeue_after.is_none());
+    assert!(plan.events.is_empty() && plan.superfluous.is_empty() && plan.requeue_after.is_none());
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_paused_object_is_not_changed_and_has_the_reason_paused() {
         spec.replicas = 7;
     });
     let plan = scene.plan();
-    assert!(plan.children.is_empty() && plan.budget_deletions.is_empty());
+    assert!(plan.children.is_empty() && plan.superfluous.is_empty());
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::PAUSED));
 
     let mut scene = Scene::ready(2);

@@ -111,8 +111,11 @@ impl Storage {
                 );
                 (ExitCode::StoreUnreachable, message)
             }
+            RequestError::UnknownAuthority(why) => (
+                ExitCode::StoreUnreachable,
+                format!("{store}: {why}: name it in spec.checkpoint.caSecretName"),
+            ),
             RequestError::Transient(why)
-            | RequestError::UnknownAuthority(why)
             | RequestError::MalformedAnswer(why)
             | RequestError::Missing(why)
             | RequestError::Refused(why)

@@ -45,6 +45,7 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
         reasons::CONFIG_MAP_NOT_FOUND,
         reasons::CRASH_LOOP,
         reasons::VOLUME_NOT_ATTACHED,
+        reasons::SANDBOX_FAILED,
         reasons::POD_REFUSED,
         reasons::STOPPED_EARLY,
         reasons::LOSS_NOT_FINITE,

@@ -33,8 +33,8 @@ pub(crate) struct Streaks {
 }
 
 /// Reasons of attempts that waited for a place.
-pub(crate) const PLACES: [&str; 3] =
-    [reasons::UNSCHEDULABLE, reasons::STARTING, reasons::VOLUME_NOT_ATTACHED];
+pub(crate) const PLACES: [&str; 4] =
+    [reasons::UNSCHEDULABLE, reasons::STARTING, reasons::VOLUME_NOT_ATTACHED, reasons::SANDBOX_FAILED];
 
 pub(crate) fn streaks(before: &TrainingJobStatus, failure: &Failure, current: &TrainingJobStatus) -> Streaks {
     let step = |checkpoint: Option<&Checkpoint>| checkpoint.map_or(0, |saved| saved.step);

@@ -10,9 +10,10 @@ use super::conditions::STALLS;
 use crate::plan::attempt::failure::Failure;
 
 /// Reasons whose events are warnings, in addition to `STALLS`.
-const ALARMING: [&str; 11] = [
+const ALARMING: [&str; 12] = [
     reasons::CRASH_LOOP,
     reasons::VOLUME_NOT_ATTACHED,
+    reasons::SANDBOX_FAILED,
     reasons::QUOTA_PENDING,
     reasons::INSUFFICIENT_GPU,
     reasons::NO_SUCH_PRODUCT,

@@ -218,7 +218,7 @@ fn a_volume_that_is_used_elsewhere_is_named_after_a_minute() {
     });
     let event: Arc<workload::faults::event::EventView> = Arc::new(serde_json::from_value(event).unwrap());
     let failure =
-        workload::faults::event::VolumeFailure::of(&pod, &[event], &[], &Default::default()).unwrap();
+        workload::faults::event::SetupFailure::of(&pod, &[event], &[], &Default::default()).unwrap();
     world.observed.unattached.insert(pod.uid().to_owned(), failure);
     world.settles();
     assert!(!world.message().contains("Multi-Attach"), "it may pass: {}", world.message());

@@ -330,6 +330,22 @@ fn an_attempt_that_has_begun_keeps_its_image_and_version() {
 }
 
 #[test]
+fn a_short_name_of_a_product_selects_every_label_of_it() {
+    let keys = |product: &str| {
+        let job = rendered(&LORA.replacen('{', &format!("{{gpuProductLabel: {product}, "), 1));
+        let nodes = pod(&job).affinity.unwrap().node_affinity.unwrap();
+        let terms = nodes.required_during_scheduling_ignored_during_execution.unwrap().node_selector_terms;
+        let rules = terms.into_iter().map(|term| term.match_expressions.unwrap().remove(0));
+        rules.map(|rule| format!("{} {}", rule.key, rule.values.unwrap().join(" "))).collect::<Vec<_>>()
+    };
+    assert_eq!(keys("A100"), ["nvidia.com/gpu.product A100"]);
+    assert_eq!(
+        keys("gb300"),
+        ["nvidia.com/gpu.product gb300 NVIDIA-GB300", "cloud.google.com/gke-accelerator nvidia-gb300"]
+    );
+}
+
+#[test]
 fn the_same_observation_gives_the_same_bytes() {
     let text = || serde_json::to_string(&World::new(GANG).plan()).unwrap();
     assert_eq!(text(), text());

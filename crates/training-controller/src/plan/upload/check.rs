@@ -32,13 +32,14 @@ use crate::{
 };
 
 /// Reasons of pods that wait and, other than those of `STALLS`, may need no person.
-const WAITS: [&str; 6] = [
+const WAITS: [&str; 7] = [
     reasons::DENIED,
     reasons::QUOTA_PENDING,
     reasons::UNSCHEDULABLE,
     reasons::SCHEDULING_GATED,
     reasons::NO_SCHEDULER,
     reasons::VOLUME_NOT_ATTACHED,
+    reasons::SANDBOX_FAILED,
 ];
 
 /// What is said while the check has not succeeded.
