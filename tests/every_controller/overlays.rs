@@ -164,9 +164,10 @@ async fn the_file_of_products_of_an_overlay_reaches_the_controllers_that_place_p
             let pod = deployment_of(&kubectl, &folder).spec.unwrap().template.spec.unwrap();
             let volumes = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.config_map);
             let name = volumes.map(|source| source.name).next().unwrap();
-            let maps =
-                built(&kubectl, &folder).into_iter().filter(|it| it.metadata.name.as_ref() == Some(&name));
-            let map = maps.last().expect("the ConfigMap with the hash of its content");
+            let mut all = built(&kubectl, &folder).into_iter();
+            let map = all
+                .rfind(|it| it.metadata.name.as_ref() == Some(&name))
+                .expect("the ConfigMap with the hash of its content");
             assert_eq!(map.data["data"]["products"], "h100: example.com/card=h100\n", "{overlay}");
             let variables = pod.containers[0].env.clone().unwrap();
             let variable = variables.into_iter().find(|variable| variable.name == "GPU_PRODUCTS").unwrap();
