@@ -138,8 +138,8 @@ async fn the_overlay_for_one_namespace_differs_in_the_flag_that_names_it() {
 
 #[tokio::test]
 async fn the_file_of_products_of_an_overlay_reaches_the_controllers_that_place_pods_on_gpus() {
-    const GENERATED: &str = "components:\n  - ../../components/gpu-products\nconfigMapGenerator:\n  \
-                             - name: gpu-products\n    namespace: ai-system\n    files: [products]\n";
+    const EXAMPLE: &str = "components:\n  - ../../components/gpu-products\nconfigMapGenerator:\n  \
+                           - name: inference-gpu-products\n    namespace: ai-system\n    files: [products]\n";
     let kubectl = api_server().await.cluster().kubectl();
     let install = fs::read_to_string(workspace().join("docs/install.md")).unwrap();
     for_every_controller(async |controller| {
@@ -153,13 +153,15 @@ async fn the_file_of_products_of_an_overlay_reaches_the_controllers_that_place_p
         if !places {
             return;
         }
-        assert!(install.contains(GENERATED), "the manual has another example than this test");
+        assert!(install.contains(EXAMPLE), "the manual has another example than this test");
+        // One of its own for each controller: the removal of one copy leaves the other controller its file.
+        let generated = EXAMPLE.replace("inference", controller.name.trim_end_matches("-controller"));
         let copy = tempfile::tempdir().unwrap();
         copy_folder(&deploy(controller), copy.path());
         for overlay in ["overlays/dev", "overlays/prod"] {
             let folder = copy.path().join(overlay);
             let file = folder.join("kustomization.yaml");
-            fs::write(&file, fs::read_to_string(&file).unwrap() + GENERATED).unwrap();
+            fs::write(&file, fs::read_to_string(&file).unwrap() + &generated).unwrap();
             fs::write(folder.join("products"), "h100: example.com/card=h100\n").unwrap();
             let pod = deployment_of(&kubectl, &folder).spec.unwrap().template.spec.unwrap();
             let volumes = pod.volumes.unwrap().into_iter().filter_map(|volume| volume.config_map);

@@ -460,7 +460,7 @@ mod tests {
                 .unwrap()
                 .products
                 .into_iter()
-                .map(|NodeLabel { key, values }| format!("{key} in {}", values.join(",")))
+                .map(|NodeLabel { key, values, .. }| format!("{key} in {}", values.join(",")))
                 .collect::<Vec<_>>()
         };
         assert_eq!(products("productLabel: A100"), ["nvidia.com/gpu.product in A100"]);

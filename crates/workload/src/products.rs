@@ -13,6 +13,15 @@ use api::labels::NVIDIA_GPU_PRODUCT;
 pub struct NodeLabel {
     pub key: String,
     pub values: Vec<String>,
+    /// Labels that such a node must not have.
+    pub without: Vec<Excluded>,
+}
+
+/// A node label with any value, or with one of these.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Excluded {
+    pub key: &'static str,
+    pub values: &'static [&'static str],
 }
 
 /// What the short names select: the table of this release, with the entries of a file in their place.
@@ -33,10 +42,18 @@ impl std::error::Error for InvalidProducts {}
 
 /// Set by GKE on the nodes of a pool with accelerators.
 const GKE: &str = "cloud.google.com/gke-accelerator";
+/// Set by GKE on nodes whose GPUs are MIG slices.
+const GKE_SLICES: &str = "cloud.google.com/gke-gpu-partition-size";
+/// Set by GKE on nodes whose GPUs are shared.
+const GKE_SHARES: &str = "cloud.google.com/gke-gpu-sharing-strategy";
 /// Set by EKS Auto Mode.
 const EKS: &str = "eks.amazonaws.com/instance-gpu-name";
 /// Set by Karpenter on AWS, with the values of EKS Auto Mode.
 const KARPENTER_AWS: &str = "karpenter.k8s.aws/instance-gpu-name";
+/// Instance families of AWS with a fraction of a GPU, which have the product of a whole one.
+const FRACTIONS: &[&str] = &["g6f", "gr6f"];
+const EKS_FAMILY: &str = "eks.amazonaws.com/instance-family";
+const KARPENTER_AWS_FAMILY: &str = "karpenter.k8s.aws/instance-family";
 /// Set by Karpenter on Azure, which AKS calls node auto-provisioning.
 const KARPENTER_AZURE: &str = "karpenter.azure.com/sku-gpu-name";
 /// Set by every cloud. Node groups of EKS and node pools of AKS have no other label with the product: that of AKS,
@@ -56,8 +73,8 @@ struct Known {
     instance_types: &'static str,
 }
 
-/// A product that no cloud has.
-const fn own(name: &'static str, nvidia: &'static str) -> Known {
+/// A product with NVIDIA's label alone.
+const fn with_nvidia_label(name: &'static str, nvidia: &'static str) -> Known {
     Known { name, nvidia, gke: "", aws: "", azure: "", instance_types: "" }
 }
 
@@ -68,54 +85,54 @@ const KNOWN: [Known; 21] = [
         azure: "T4",
         instance_types: "g4dn.xlarge g4dn.2xlarge g4dn.4xlarge g4dn.8xlarge g4dn.12xlarge g4dn.16xlarge g4dn.metal \
                          Standard_NC4as_T4_v3 Standard_NC8as_T4_v3 Standard_NC16as_T4_v3 Standard_NC64as_T4_v3",
-        ..own("t4", "Tesla-T4 NVIDIA-T4")
+        ..with_nvidia_label("t4", "Tesla-T4 NVIDIA-T4")
     },
     Known {
         gke: "nvidia-tesla-v100",
         aws: "v100",
         azure: "V100",
         instance_types: "p3.2xlarge p3.8xlarge p3.16xlarge p3dn.24xlarge Standard_ND40rs_v2",
-        ..own(
+        ..with_nvidia_label(
             "v100",
             "Tesla-V100-SXM2-16GB Tesla-V100-SXM2-32GB Tesla-V100-SXM3-32GB Tesla-V100-PCIE-16GB \
              Tesla-V100-PCIE-32GB Tesla-V100-DGXS-32GB Tesla-V100S-PCIE-32GB",
         )
     },
-    own("a10", "NVIDIA-A10"),
+    with_nvidia_label("a10", "NVIDIA-A10"),
     Known {
         aws: "a10g",
         instance_types: "g5.xlarge g5.2xlarge g5.4xlarge g5.8xlarge g5.12xlarge g5.16xlarge g5.24xlarge g5.48xlarge",
-        ..own("a10g", "NVIDIA-A10G")
+        ..with_nvidia_label("a10g", "NVIDIA-A10G")
     },
-    own("a30", "NVIDIA-A30"),
-    own("a40", "NVIDIA-A40"),
+    with_nvidia_label("a30", "NVIDIA-A30"),
+    with_nvidia_label("a40", "NVIDIA-A40"),
     Known {
         gke: "nvidia-tesla-a100 nvidia-a100-80gb",
         aws: "a100",
         azure: "A100",
         instance_types: "p4d.24xlarge p4de.24xlarge Standard_NC24ads_A100_v4 Standard_NC48ads_A100_v4 \
                          Standard_NC96ads_A100_v4 Standard_ND96asr_v4 Standard_ND96amsr_A100_v4",
-        ..own(
+        ..with_nvidia_label(
             "a100",
             "NVIDIA-A100-SXM4-40GB NVIDIA-A100-SXM4-80GB NVIDIA-A100-PCIE-40GB NVIDIA-A100-PCIE-80GB \
              NVIDIA-A100-80GB-PCIe NVIDIA-A100-SXM-64GB",
         )
     },
-    own("a800", "NVIDIA-A800-SXM4-80GB NVIDIA-A800-80GB-PCIe NVIDIA-A800-SXM4-40GB"),
+    with_nvidia_label("a800", "NVIDIA-A800-SXM4-80GB NVIDIA-A800-80GB-PCIe NVIDIA-A800-SXM4-40GB"),
     Known {
         gke: "nvidia-l4",
         aws: "l4",
         instance_types: "g6.xlarge g6.2xlarge g6.4xlarge g6.8xlarge g6.12xlarge g6.16xlarge g6.24xlarge g6.48xlarge \
                          gr6.4xlarge gr6.8xlarge",
-        ..own("l4", "NVIDIA-L4")
+        ..with_nvidia_label("l4", "NVIDIA-L4")
     },
-    own("l20", "NVIDIA-L20"),
-    own("l40", "NVIDIA-L40"),
+    with_nvidia_label("l20", "NVIDIA-L20"),
+    with_nvidia_label("l40", "NVIDIA-L40"),
     Known {
         aws: "l40s",
         instance_types: "g6e.xlarge g6e.2xlarge g6e.4xlarge g6e.8xlarge g6e.12xlarge g6e.16xlarge g6e.24xlarge \
                          g6e.48xlarge",
-        ..own("l40s", "NVIDIA-L40S")
+        ..with_nvidia_label("l40s", "NVIDIA-L40S")
     },
     Known {
         gke: "nvidia-h100-80gb nvidia-h100-mega-80gb",
@@ -123,29 +140,29 @@ const KNOWN: [Known; 21] = [
         azure: "H100",
         instance_types: "p5.4xlarge p5.48xlarge Standard_NC40ads_H100_v5 Standard_NC80adis_H100_v5 \
                          Standard_ND96isr_H100_v5",
-        ..own("h100", "NVIDIA-H100-80GB-HBM3 NVIDIA-H100-PCIe NVIDIA-H100-NVL NVIDIA-H100")
+        ..with_nvidia_label("h100", "NVIDIA-H100-80GB-HBM3 NVIDIA-H100-PCIe NVIDIA-H100-NVL NVIDIA-H100")
     },
-    own("h800", "NVIDIA-H800 NVIDIA-H800-PCIe"),
-    own("h20", "NVIDIA-H20 NVIDIA-H20-3e"),
+    with_nvidia_label("h800", "NVIDIA-H800 NVIDIA-H800-PCIe"),
+    with_nvidia_label("h20", "NVIDIA-H20 NVIDIA-H20-3e"),
     Known {
         gke: "nvidia-h200-141gb",
         aws: "h200",
         azure: "H200",
         instance_types: "p5e.48xlarge p5en.48xlarge Standard_ND96isr_H200_v5",
-        ..own("h200", "NVIDIA-H200 NVIDIA-H200-NVL")
+        ..with_nvidia_label("h200", "NVIDIA-H200 NVIDIA-H200-NVL")
     },
     Known {
         gke: "nvidia-b200",
         aws: "b200",
         instance_types: "p6-b200.48xlarge",
-        ..own("b200", "NVIDIA-B200")
+        ..with_nvidia_label("b200", "NVIDIA-B200")
     },
-    own("b300", "NVIDIA-B300 NVIDIA-B300-SXM6-AC"),
-    Known { gke: "nvidia-gb200", ..own("gb200", "NVIDIA-GB200") },
-    Known { gke: "nvidia-gb300", ..own("gb300", "NVIDIA-GB300") },
+    with_nvidia_label("b300", "NVIDIA-B300 NVIDIA-B300-SXM6-AC"),
+    Known { gke: "nvidia-gb200", ..with_nvidia_label("gb200", "NVIDIA-GB200") },
+    Known { gke: "nvidia-gb300", ..with_nvidia_label("gb300", "NVIDIA-GB300") },
     Known {
         gke: "nvidia-rtx-pro-6000",
-        ..own("rtx-pro-6000", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition")
+        ..with_nvidia_label("rtx-pro-6000", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition")
     },
 ];
 
@@ -165,20 +182,36 @@ impl Default for Products {
                 (KARPENTER_AZURE, known.azure),
                 (INSTANCE_TYPE, known.instance_types),
             ];
-            let labels = columns
-                .into_iter()
-                .map(|(key, text)| NodeLabel { key: key.to_owned(), values: values(text) });
+            let labels = columns.into_iter().map(|(key, text)| NodeLabel {
+                key: key.to_owned(),
+                values: values(text),
+                without: without(key),
+            });
             (known.name.to_owned(), labels.filter(|label| !label.values.is_empty()).collect())
         });
         Self(known.collect())
     }
 }
 
+/// Where NVIDIA's label is, it decides: it tells a share and a MIG slice from a whole GPU, and no label of a cloud does.
+fn without(key: &str) -> Vec<Excluded> {
+    let any = |key| Excluded { key, values: &[] };
+    let fractions = |key| Excluded { key, values: FRACTIONS };
+    let of_cloud = match key {
+        NVIDIA_GPU_PRODUCT => return Vec::new(),
+        GKE => vec![any(GKE_SLICES), any(GKE_SHARES)],
+        EKS => vec![fractions(EKS_FAMILY)],
+        KARPENTER_AWS => vec![fractions(KARPENTER_AWS_FAMILY)],
+        _ => Vec::new(),
+    };
+    std::iter::once(any(NVIDIA_GPU_PRODUCT)).chain(of_cloud).collect()
+}
+
 impl Products {
     /// The table with the entries of a file: `h100: LABEL=VALUE LABEL=VALUE`, one product on a line. An entry replaces
     /// that of the table, and a new name is added.
     pub fn with_file(text: &str) -> Result<Self, InvalidProducts> {
-        let mut own: BTreeMap<String, Vec<NodeLabel>> = BTreeMap::new();
+        let mut of_file: BTreeMap<String, Vec<NodeLabel>> = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') || line == "---" {
@@ -186,18 +219,18 @@ impl Products {
             }
             let wrong = |why: String| InvalidProducts(format!("line {}: {why}", index + 1));
             let (name, labels) = entry(line).map_err(wrong)?;
-            if own.insert(name.clone(), labels).is_some() {
+            if of_file.insert(name.clone(), labels).is_some() {
                 return Err(wrong(format!("{name:?} is there twice; write all its labels on one line")));
             }
         }
-        if own.len() > MOST_PRODUCTS {
+        if of_file.len() > MOST_PRODUCTS {
             return Err(InvalidProducts(format!(
                 "{} products; at most {MOST_PRODUCTS} are allowed",
-                own.len()
+                of_file.len()
             )));
         }
         let mut products = Self::default();
-        products.0.extend(own);
+        products.0.extend(of_file);
         Ok(products)
     }
 
@@ -208,7 +241,7 @@ impl Products {
         for spelled in spelled {
             accept(&mut products, spelled);
             for label in self.0.get(spelled).into_iter().flatten() {
-                label.values.iter().for_each(|value| add(&mut products, &label.key, value));
+                label.values.iter().for_each(|value| add(&mut products, &label.key, value, &label.without));
             }
         }
         products
@@ -225,19 +258,23 @@ pub(crate) fn labels(spelled: &[String]) -> Vec<NodeLabel> {
 /// What a spec spells twice stays there twice: released templates have it so.
 fn accept(labels: &mut Vec<NodeLabel>, spelled: &str) {
     let (key, value) = spelled.split_once('=').unwrap_or((NVIDIA_GPU_PRODUCT, spelled));
-    match labels.iter_mut().find(|label| label.key == key) {
+    match labels.iter_mut().find(|label| label.key == key && label.without.is_empty()) {
         Some(label) => label.values.push(value.to_owned()),
-        None => labels.push(NodeLabel { key: key.to_owned(), values: vec![value.to_owned()] }),
+        None => labels.push(label(key, value, &[])),
     }
 }
 
 /// Adds an accepted value once.
-fn add(labels: &mut Vec<NodeLabel>, key: &str, value: &str) {
-    match labels.iter_mut().find(|label| label.key == key) {
+fn add(labels: &mut Vec<NodeLabel>, key: &str, value: &str, without: &[Excluded]) {
+    match labels.iter_mut().find(|label| label.key == key && label.without == without) {
         Some(label) if label.values.iter().any(|known| known == value) => {}
         Some(label) => label.values.push(value.to_owned()),
-        None => labels.push(NodeLabel { key: key.to_owned(), values: vec![value.to_owned()] }),
+        None => labels.push(label(key, value, without)),
     }
+}
+
+fn label(key: &str, value: &str, without: &[Excluded]) -> NodeLabel {
+    NodeLabel { key: key.to_owned(), values: vec![value.to_owned()], without: without.to_vec() }
 }
 
 fn entry(line: &str) -> Result<(String, Vec<NodeLabel>), String> {
@@ -255,7 +292,7 @@ fn entry(line: &str) -> Result<(String, Vec<NodeLabel>), String> {
         if !is_key(key) || !is_value(value) {
             return Err(format!("{pair:?} is no label of a node; {FORM}"));
         }
-        add(&mut labels, key, value);
+        add(&mut labels, key, value, &[]);
     }
     let count = labels.iter().map(|label| label.values.len()).sum::<usize>();
     match count {
@@ -355,11 +392,12 @@ mod tests {
         let products = Products::default();
         assert_eq!(products.0.len(), KNOWN.len(), "a name is there twice");
         for (name, labels) in &products.0 {
-            let line = labels.iter().flat_map(|NodeLabel { key, values }| {
+            let line = labels.iter().flat_map(|NodeLabel { key, values, .. }| {
                 values.iter().map(move |value| format!("{key}={value}"))
             });
             let line = format!("{name}: {}", line.collect::<Vec<_>>().join(" "));
-            assert_eq!(entry(&line), Ok((name.clone(), labels.clone())));
+            let plain = |label: &NodeLabel| NodeLabel { without: Vec::new(), ..label.clone() };
+            assert_eq!(entry(&line), Ok((name.clone(), labels.iter().map(plain).collect())));
         }
         let values = products.0.values().flatten().flat_map(|label| &label.values);
         let wrong: Vec<&String> =

@@ -19,7 +19,7 @@ use api::{
 use crate::{
     Cause,
     faults::container::quote,
-    products::{self, INSTANCE_TYPE, NodeLabel, Products},
+    products::{self, Excluded, INSTANCE_TYPE, NodeLabel, Products},
     views::{
         node::{NodeView, is_kept_label},
         pod::PodView,
@@ -272,8 +272,13 @@ fn holds(NodeExpression { key, operator, values }: &NodeExpression, node: &NodeV
 fn is_of(node: &NodeView, products: &[NodeLabel]) -> bool {
     let has = |product: &NodeLabel| {
         node.label(&product.key).is_some_and(|value| product.values.iter().any(|wanted| wanted == value))
+            && !product.without.iter().any(|excluded| is_excluded(node, excluded))
     };
     products.is_empty() || products.iter().any(has)
+}
+
+fn is_excluded(node: &NodeView, Excluded { key, values }: &Excluded) -> bool {
+    node.label(key).is_some_and(|value| values.is_empty() || values.contains(&value))
 }
 
 fn is_tolerated(taint: &str, tolerations: &[Toleration]) -> bool {
@@ -432,6 +437,26 @@ mod tests {
             shortage(&wanted(&["t4"]), &[capacity("Tesla-T4", 0, "")]),
             short("needs 1 nvidia.com/gpu on t4; free: 0")
         );
+    }
+
+    /// The labels of clouds are those of whole GPUs, too.
+    #[test]
+    fn a_short_name_is_no_slice_and_no_share() {
+        let has = |product: &str, labels: &str| {
+            let node: NodeView =
+                serde_saphyr::from_str(&format!("{{metadata: {{name: a, labels: {{{labels}}}}}}}")).unwrap();
+            is_of(&node, &gpus(1, &[product]).resolved(&Products::default()).products)
+        };
+        let g6 = "node.kubernetes.io/instance-type: g6.xlarge";
+        assert!(has("l4", g6) && has("l4", &format!("{g6}, nvidia.com/gpu.product: NVIDIA-L4")));
+        assert!(!has("l4", &format!("{g6}, nvidia.com/gpu.product: NVIDIA-L4-SHARED")));
+        let gke = "cloud.google.com/gke-accelerator: nvidia-tesla-a100";
+        assert!(has("a100", gke));
+        assert!(!has("a100", &format!("{gke}, cloud.google.com/gke-gpu-partition-size: 1g.5gb")));
+        assert!(!has("a100", &format!("{gke}, cloud.google.com/gke-gpu-sharing-strategy: time-sharing")));
+        let karpenter = "karpenter.k8s.aws/instance-gpu-name: l4";
+        assert!(has("l4", &format!("{karpenter}, karpenter.k8s.aws/instance-family: g6")));
+        assert!(!has("l4", &format!("{karpenter}, karpenter.k8s.aws/instance-family: g6f")));
     }
 
     #[test]

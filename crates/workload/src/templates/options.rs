@@ -19,7 +19,7 @@ use k8s_openapi::{
 use text::quantity::{Bytes, is_less};
 
 use super::template::{mount, non_empty, pod_security};
-use crate::faults::gpu::Gpus;
+use crate::{faults::gpu::Gpus, products::Excluded};
 
 /// Of a rule that the scheduler prefers to keep.
 const HIGHEST_WEIGHT: i32 = 100;
@@ -100,11 +100,12 @@ fn node_affinity(gpus: Option<&Gpus>, rules: &[NodeExpression]) -> Option<NodeAf
     let rules: Vec<NodeSelectorRequirement> = rules.iter().map(requirement).collect();
     let products = gpus.map_or(&[][..], |gpus| &gpus.products);
     let of_products = products.iter().map(|product| {
-        vec![NodeSelectorRequirement {
+        let accepted = NodeSelectorRequirement {
             key: product.key.clone(),
             operator: "In".to_owned(),
             values: Some(product.values.clone()),
-        }]
+        };
+        std::iter::once(accepted).chain(product.without.iter().map(excluded)).collect()
     });
     let without_product = (products.is_empty() && !rules.is_empty()).then(Vec::new);
     let terms: Vec<NodeSelectorTerm> = of_products
@@ -120,6 +121,16 @@ fn node_affinity(gpus: Option<&Gpus>, rules: &[NodeExpression]) -> Option<NodeAf
         }),
         ..NodeAffinity::default()
     })
+}
+
+fn excluded(Excluded { key, values }: &Excluded) -> NodeSelectorRequirement {
+    let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
+    let operator = if values.is_empty() { "DoesNotExist" } else { "NotIn" };
+    NodeSelectorRequirement {
+        key: (*key).to_owned(),
+        operator: operator.to_owned(),
+        values: Some(values).filter(|values| !values.is_empty()),
+    }
 }
 
 fn requirement(NodeExpression { key, operator, values }: &NodeExpression) -> NodeSelectorRequirement {
@@ -326,6 +337,17 @@ mod tests {
             "{{matchExpressions: [{{key: {NVIDIA_GPU_PRODUCT}, operator: In, values: [x1]}}, {rules}]}}"
         );
         assert_eq!(terms(Some(&short)), yaml(&format!("[{}, {nvidia}, {}]", term("p"), term("q"))));
+        let cloud = Gpus::new(1, "nvidia.com/gpu", ["gb300"]).resolved(&crate::products::Products::default());
+        let without = "{key: cloud.google.com/gke-gpu-partition-size, operator: DoesNotExist}, \
+                       {key: cloud.google.com/gke-gpu-sharing-strategy, operator: DoesNotExist}";
+        let nvidia = format!(
+            "{{matchExpressions: [{{key: {NVIDIA_GPU_PRODUCT}, operator: In, values: [gb300, NVIDIA-GB300]}}, {rules}]}}"
+        );
+        let gke = format!(
+            "{{matchExpressions: [{{key: cloud.google.com/gke-accelerator, operator: In, values: [nvidia-gb300]}}, \
+             {{key: {NVIDIA_GPU_PRODUCT}, operator: DoesNotExist}}, {without}, {rules}]}}"
+        );
+        assert_eq!(terms(Some(&cloud)), yaml(&format!("[{nvidia}, {gke}]")));
         assert_eq!(affinity(Some(&products(&[])), None, Some(&siblings())), None);
     }
 
