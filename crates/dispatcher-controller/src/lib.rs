@@ -1,4 +1,5 @@
-//! Controller of AIDispatcher: creates a Deployment of workers and their PodDisruptionBudget, and reports the status.
+//! Controller of AIDispatcher: creates a Deployment of workers, their PodDisruptionBudget and Services, and reports the
+//! status.
 //!
 //! ```text
 //!  AIDispatcher ──┐
@@ -36,6 +37,8 @@
 //! - `replacement.rs`: which idle worker gives way to a new worker that restores a state.
 //! - `marks.rs`: the annotations of pods that say whether a pod may be removed.
 //! - `disruption_budget.rs`: the PodDisruptionBudget of a pool.
+//! - `services.rs`: the Services of a pool.
+//! - `omission.rs`: what is reported of a child that the pool can do without.
 //! - `pod.rs`: the pod template; `pod/worker.rs`, `pod/monitor.rs` and `pod/volumes.rs` are its parts.
 //! - `deployment.rs`: the Deployment.
 //! - `revision.rs`: the revision of the current spec.

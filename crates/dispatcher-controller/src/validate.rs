@@ -1,7 +1,7 @@
 //! Converts a spec into validated types, with defaults. Pure.
 //!
-//! An `Invalid` spec becomes a condition and is not retried. The API server refuses most invalid specs; this module checks
-//! what CEL rules cannot express, what depends on the options of this process, and objects that are older than the rules.
+//! An `Invalid` spec becomes a condition and is not retried. The API server refuses most invalid specs. This module
+//! checks what CEL rules cannot express, what depends on options of this process, and objects older than the rules.
 
 use api::{
     aidispatcher::{AIDispatcher, AIDispatcherSpec, Autoscaling, QueueRule, Role, WhenUnavailable},

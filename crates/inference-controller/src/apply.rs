@@ -1,7 +1,7 @@
 //! Sends a plan in a fixed order. It only decides when to reconcile again after a contested write or a log read.
 //!
 //! Pods on lost nodes are deleted first, and a deletion that fails keeps nothing else from being sent. Then children,
-//! deletions of budgets, status, events and logs; the first failure ends this sequence.
+//! deletions of children, status, events and logs; the first failure ends this sequence.
 
 use std::time::Duration;
 

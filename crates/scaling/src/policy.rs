@@ -130,7 +130,7 @@ pub enum PendingPods {
     /// What they mean in HPA's arithmetic, nothing more.
     AsInHpa,
     /// They are coming supply until the deadline of `cold_start`, and no supply afterwards. While supply is coming,
-    /// metrics that cannot show its effect take no further step, and replicas are removed only if the demand was below
+    /// metrics that cannot show its effect take no further step. Replicas are then removed only if the demand was below
     /// the Ready pods for the whole window.
     AreSupply,
 }
@@ -151,7 +151,7 @@ pub enum Samples {
 pub enum Backlog {
     Unlimited,
     /// While pods start or have not been Ready for a window of the metric, to at most twice the other Ready pods, and
-    /// at least to 8: what waits grows during a cold start, however many pods are coming.
+    /// at least to 8. The queue grows during a cold start, however many pods are coming.
     DoublingPerColdStart,
 }
 

@@ -193,7 +193,8 @@ impl Default for Products {
     }
 }
 
-/// Where NVIDIA's label is, it decides: it tells a share and a MIG slice from a whole GPU, and no label of a cloud does.
+/// A label of a cloud selects no node that has NVIDIA's label. Only NVIDIA's label differs between whole GPUs, shares and MIG
+/// slices.
 fn without(key: &str) -> Vec<Excluded> {
     let any = |key| Excluded { key, values: &[] };
     let fractions = |key| Excluded { key, values: FRACTIONS };

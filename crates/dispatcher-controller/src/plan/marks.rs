@@ -85,8 +85,7 @@ fn streamed(load: &WorkerLoad, observed: &Observed) -> Option<bool> {
 /// A task that takes longer does not protect a worker that is not ready: it may hang.
 pub(super) const LONGEST_TASK: Duration = Duration::from_secs(3_600);
 
-/// Whether a worker has tasks, also if it works too hard to be ready or to answer: then what it said last counts, for as long
-/// as a task may take.
+/// Whether a worker has tasks. Of a worker that does not answer, the last reading counts for as long as a task may take.
 pub(super) fn has_tasks_now(pod: &PodView, observed: &Observed, now: Timestamp) -> bool {
     let Some(load) = observed.load_of(pod) else { return false };
     let is_recent = |since: Timestamp| remaining(LONGEST_TASK, since, now).is_some();

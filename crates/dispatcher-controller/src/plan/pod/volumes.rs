@@ -1,5 +1,5 @@
-//! The volumes of a pod: the worker's memory, state, log and home, the monitor's own files, the claim with checkpoints, the
-//! keys of their bucket, and the authorities of its store.
+//! The volumes of a pod: the worker's memory, state, log and home, and the monitor's own files. With checkpoints also their
+//! claim, or the keys of their bucket and the authorities of its store.
 
 use api::{
     monitor::{FOLDER, MEMORY_BYTES, STATE_BYTES},

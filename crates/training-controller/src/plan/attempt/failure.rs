@@ -160,8 +160,8 @@ pub(crate) fn of_pods<'a>(
     Some(of_pod(first, log))
 }
 
-/// A pod whose trainer has ended with 0 has not failed, whatever became of the pod later: a sidecar that fails, or a kubelet
-/// that was restarted, may end it as Failed.
+/// A pod whose trainer has ended with 0 has not failed. A sidecar that fails, or a kubelet that was restarted, may still end
+/// the pod as Failed.
 pub(crate) fn has_failed(pod: &PodView) -> bool {
     trainer(pod).map_or(pod.phase == "Failed", |ended| ended.exit_code != 0)
 }
