@@ -44,7 +44,7 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AIDispatcherSpec {
-    /// Role of the workers; decides their default image and AGENT_ROLE. Required. Changing it restarts pods.
+    /// Role of the workers: AGENT_ROLE, and which option of the controller sets their default image. Required. Changing it restarts pods.
     pub role: Role,
 
     /// Model that the workers call, in their environment as MODEL_REF. Default: none. Changing it restarts pods.
@@ -77,8 +77,9 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
 
-    /// Image of the worker. Default: by role, resolved once per spec change and shown in status.resolved. Changing it
-    /// restarts pods.
+    /// Image of the worker. Default: the agent that ships, or the image that the controller's option for the role names;
+    /// resolved once per spec change and shown in status.resolved. Workers with another image are not replaced by the agent
+    /// that ships: such a spec is invalid. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     #[x_kube(validation = rules::image())]

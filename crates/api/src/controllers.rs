@@ -107,7 +107,7 @@ pub const CONTROLLERS: &[Controller] = &[
         marks_pods: true,
         scales: &[],
         reads_agents: false,
-        programs: &[MONITOR],
+        programs: &[MONITOR, AGENT],
     },
     Controller {
         name: "scaler-controller",
@@ -175,7 +175,7 @@ pub const MONITOR: Program = Program {
     budget: 8_000_000,
 };
 
-/// A worker for pools.
+/// The worker of pools without an image of their own.
 pub const AGENT: Program = Program {
     name: "agent",
     description: "Works on tasks with a model, and keeps its sessions",
@@ -193,8 +193,6 @@ pub const METRICS_AGENT: Program = Program {
 
 /// Programs that run on nodes, by manifests of their own in `deploy`.
 pub const NODE_PROGRAMS: &[Program] = &[METRICS_AGENT];
-/// Programs that users name as the image of an object.
-pub const USER_PROGRAMS: &[Program] = &[AGENT];
 
 /// Registry of released images.
 pub const REGISTRY: &str = "ghcr.io/ai-controllers";
@@ -206,8 +204,7 @@ impl Program {
     }
 }
 
-/// Every program that is released as an image: the controllers, then the programs in users' pods, those on nodes, and those
-/// that users name.
+/// Every program that is released as an image: the controllers, then the programs in users' pods and those on nodes.
 pub fn released() -> Vec<Program> {
     let controllers = CONTROLLERS.iter().map(|&Controller { name, description, .. }| Program {
         name,
@@ -216,12 +213,7 @@ pub fn released() -> Vec<Program> {
         budget: BUDGET,
     });
     let mut programs: Vec<Program> = controllers.collect();
-    for program in CONTROLLERS
-        .iter()
-        .flat_map(|controller| controller.programs)
-        .chain(NODE_PROGRAMS)
-        .chain(USER_PROGRAMS)
-    {
+    for program in CONTROLLERS.iter().flat_map(|controller| controller.programs).chain(NODE_PROGRAMS) {
         if !programs.contains(program) {
             programs.push(*program);
         }

@@ -56,7 +56,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{aidispatcher::AIDispatcher, controllers::MONITOR, labels};
+use api::{
+    aidispatcher::AIDispatcher,
+    controllers::{AGENT, MONITOR},
+    labels,
+};
 use clap::Parser;
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -130,20 +134,24 @@ pub struct DispatcherArgs {
     #[arg(long, default_value_t = MONITOR.image(env!("CARGO_PKG_VERSION")))]
     pub monitor_image: String,
 
-    /// Image of workers with role coder [default: none; spec.image is required]
+    /// Image of the agent that ships: the workers of objects without spec.image, unless their role has an option
+    #[arg(long, default_value_t = AGENT.image(env!("CARGO_PKG_VERSION")))]
+    pub agent_image: String,
+
+    /// Image of workers with role coder [default: the agent that ships]
     #[arg(long)]
     pub coder_image: Option<String>,
 
-    /// Image of workers with role reviewer [default: none; spec.image is required]
+    /// Image of workers with role reviewer [default: the agent that ships]
     #[arg(long)]
     pub reviewer_image: Option<String>,
 
-    /// Image of workers with role planner [default: none; spec.image is required]
+    /// Image of workers with role planner [default: the agent that ships]
     #[arg(long)]
     pub planner_image: Option<String>,
 
     /// URL of the vector store of objects without memoryConfig.endpoint [default: none; that field is required]
-    #[arg(long, value_name = "URL", value_parser = http_endpoint)]
+    #[arg(long, env = "MEMORY_ENDPOINT", value_name = "URL", value_parser = http_endpoint)]
     pub memory_endpoint: Option<String>,
 
     /// Secret with the key `api-key` for that store, in the namespace of the object [default: none]

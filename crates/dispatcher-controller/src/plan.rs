@@ -132,7 +132,15 @@ fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher
         let pinned = revision::or_pinned_defaults(&spec_hash(&dispatcher.spec)?, observed, defaults);
         pinned.and_then(|defaults| validate(dispatcher, &defaults).ok()).ok_or(invalid)
     });
-    valid.and_then(|valid| defaults.own_account.is_not_used_by(valid)).and_then(pod::has_room_for_volumes)
+    let valid = valid.and_then(|valid| defaults.own_account.is_not_used_by(valid))?;
+    if let Some(image) = revision::replaced_by_agent(&valid, observed) {
+        let agent = &valid.image;
+        return Err(Invalid(format!(
+            "spec.image: the workers run {image}, and neither the spec nor the controller names that image any more; set \
+             spec.image to it, or to {agent} for the agent that ships"
+        )));
+    }
+    pod::has_room_for_volumes(valid)
 }
 
 /// The plan for a valid spec.

@@ -37,6 +37,8 @@ pub(crate) struct ValidDispatcher {
     /// Secret with the key of the model's server.
     pub(crate) model_secret: Option<String>,
     pub(crate) image: String,
+    /// The image is the agent that ships, because nothing names another one.
+    pub(crate) is_agent: bool,
     pub(crate) env: Vec<EnvVar>,
     pub(crate) resources: Resources,
     pub(crate) memory: Option<Memory>,
@@ -144,6 +146,7 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
             variable.name
         )));
     }
+    let image = spec.image.as_deref().or_else(|| defaults.worker_image(spec.role));
     Ok(ValidDispatcher {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
@@ -153,7 +156,8 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
         model_ref: spec.model_ref.clone(),
         model_endpoint: spec.model_endpoint.clone(),
         model_secret: spec.credentials.as_ref().map(|credentials| credentials.secret_name.clone()),
-        image: image(spec, defaults)?,
+        image: image.unwrap_or(&defaults.agent_image).to_owned(),
+        is_agent: image.is_none(),
         env: spec.env.clone(),
         resources: spec.resources.clone().unwrap_or_default(),
         memory: memory(spec, defaults)?,
@@ -182,16 +186,6 @@ pub(crate) fn role(role: Role) -> &'static str {
         Role::Reviewer => "reviewer",
         Role::Planner => "planner",
     }
-}
-
-fn image(spec: &AIDispatcherSpec, defaults: &Defaults) -> Result<String, Invalid> {
-    let image = spec.image.clone().or_else(|| defaults.worker_image(spec.role).map(str::to_owned));
-    image.ok_or_else(|| {
-        let role = role(spec.role);
-        Invalid(format!(
-            "spec.image is required: the controller has no default image for role {role} (option --{role}-image)"
-        ))
-    })
 }
 
 fn memory(spec: &AIDispatcherSpec, defaults: &Defaults) -> Result<Option<Memory>, Invalid> {
@@ -361,7 +355,14 @@ mod tests {
 
     #[test]
     fn defaults_come_from_the_options_of_the_controller() {
-        assert!(refusal("{role: reviewer}", &["--coder-image=a:1"]).contains("--reviewer-image"));
+        let image = |spec: &str| {
+            let flags = ["--coder-image=a:1", "--agent-image=agent:2"];
+            let valid = validate(&dispatcher(spec), &defaults(&flags)).unwrap();
+            (valid.image, valid.is_agent)
+        };
+        assert_eq!(image("{role: coder}"), ("a:1".to_owned(), false));
+        assert_eq!(image("{role: reviewer}"), ("agent:2".to_owned(), true));
+        assert_eq!(image("{role: reviewer, image: 'own:3'}"), ("own:3".to_owned(), false));
         let memory = "{role: coder, memoryConfig: {collection: code, dim: 3}}";
         assert!(refusal(memory, &["--coder-image=a:1"]).contains("--memory-endpoint"));
         let flags = ["--coder-image=a:1", "--memory-endpoint=http://chroma:8000", "--memory-secret-name=key"];

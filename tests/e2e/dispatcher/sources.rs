@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use api::{aidispatcher::AIDispatcher, conditions, labels, reasons};
+use api::{aidispatcher::AIDispatcher, conditions, controllers::AGENT, labels, reasons};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use kube::api::{Patch, PatchParams};
 use local_cluster::{ClusterSpec, NodePool};
@@ -101,17 +101,12 @@ async fn template(scene: &Scene<'_>) -> PodTemplateSpec {
     deployment(scene, "coders").await.spec.unwrap().template
 }
 
-/// With images and a vector store from its flags, as the manifests of the product's brief expect them.
+/// With the vector store of `overlays/dev`, as the manifests of the product's brief expect it.
 #[tokio::test]
 async fn the_manifests_of_the_brief_need_no_image_and_no_store() {
     let nodes = NodePool { without_gpus: 1, ..NodePool::default() };
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), nodes)).await;
-    let flags = [
-        "--coder-image=coder:1",
-        "--reviewer-image=reviewer:1",
-        "--planner-image=planner:1",
-        "--memory-endpoint=http://chroma.memory.svc:8000",
-    ];
+    let flags = ["--memory-endpoint=http://vector-store:8000"];
     cluster.start_controller(&controller(CONTROLLER).with_args(flags)).await.unwrap();
     let scene = Scene::new(&cluster).await;
     for (file, role, replicas) in [("aidispatcher", "coder", 3), ("aidispatcher-memory", "planner", 2)] {
@@ -119,15 +114,13 @@ async fn the_manifests_of_the_brief_need_no_image_and_no_store() {
         scene.apply(&std::fs::read_to_string(manifest).unwrap()).await.unwrap();
         let name = format!("{role}-agent-pool");
         let status = until_ready(&scene, &name).await.status.unwrap();
-        assert_eq!(
-            (status.available_replicas, status.resolved.unwrap().image),
-            (replicas, format!("{role}:1"))
-        );
+        let agent = AGENT.image(env!("CARGO_PKG_VERSION"));
+        assert_eq!((status.available_replicas, status.resolved.unwrap().image), (replicas, agent));
     }
     let planner = workers(&scene, "planner-agent-pool").await.remove(0).spec.unwrap();
     let mut variables = planner.containers.iter().flat_map(|one| one.env.iter().flatten());
     let endpoint = variables.find(|variable| variable.name == "MEMORY_ENDPOINT").unwrap();
-    assert_eq!(endpoint.value.as_deref(), Some("http://chroma.memory.svc:8000"));
+    assert_eq!(endpoint.value.as_deref(), Some("http://vector-store:8000"));
 }
 
 /// Answers every query with what was set last.

@@ -2,7 +2,7 @@
 
 use api::labels;
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use workload::templates::revision::{DesiredTemplate, Revision};
 
 use super::{pod::pod_template, readiness::is_ready};
@@ -13,8 +13,10 @@ use crate::{
     validate::{ValidDispatcher, defaults::Defaults},
 };
 
-/// Key in the record.
+/// Keys in the record.
 const IMAGE: &str = "image";
+/// The workers are the agent that ships, because nothing named another image.
+const AGENT: &str = "agent";
 
 pub(super) fn revision<'a>(
     valid: &ValidDispatcher,
@@ -23,8 +25,10 @@ pub(super) fn revision<'a>(
 ) -> Revision<'a> {
     // Plain fields and string keys; serialization cannot fail.
     let rendered = serde_json::to_value(pod_template(valid, defaults)).unwrap_or_default();
+    let agent = valid.is_agent.then(|| (AGENT, json!(true)));
     let of_release = [(IMAGE, json!(valid.image)), ("monitorImage", json!(defaults.monitor_image))];
-    let of_release = of_release.map(|(name, value)| (name.to_owned(), value)).into();
+    let of_release =
+        of_release.into_iter().chain(agent).map(|(name, value)| (name.to_owned(), value)).collect();
     let pods = observed.deployed.as_deref().unwrap_or_default();
     let deployed = (observed.deployment.as_ref(), pods);
     workload::templates::revision::revision(
@@ -42,9 +46,7 @@ pub(super) fn resolved(
     observed: &Observed,
     now: Timestamp,
 ) -> api::aidispatcher::Resolved {
-    let containers = revision.template.pointer("/spec/containers").and_then(|found| found.as_array());
-    let worker = containers.into_iter().flatten().find(|container| container["name"] == WORKER);
-    let image = worker.and_then(|worker| worker["image"].as_str());
+    let image = image_of(&revision.template);
     let Seen { reported, ready } = seen(revision, observed);
     let ready = ready || revision.pods.iter().any(|pod| is_ready(pod, now));
     let mut loads = revision.pods.iter().filter_map(|pod| observed.load_of(pod));
@@ -75,6 +77,28 @@ pub(super) fn seen(revision: &Revision<'_>, observed: &Observed) -> Seen {
     })
 }
 
+/// The image of the workers, if the plan would replace them by the agent that ships. They are another program, whose states the
+/// agent cannot read. This happens when `spec.image` is removed, or the option of the role.
+pub(super) fn replaced_by_agent(valid: &ValidDispatcher, observed: &Observed) -> Option<String> {
+    let deployment = observed.deployment.as_ref().filter(|_| valid.is_agent)?;
+    if deployment.recorded(AGENT) == Some(json!(true)) || has_pods(valid, observed) {
+        return None;
+    }
+    let template: Value = serde_json::from_str(deployment.pinned_template.as_deref()?).ok()?;
+    Some(image_of(&template).unwrap_or("another image").to_owned())
+}
+
+/// See `DesiredTemplate::has_pods`.
+fn has_pods(valid: &ValidDispatcher, observed: &Observed) -> bool {
+    desired(valid, observed).has_pods(observed.deployment.as_ref(), &observed.older)
+}
+
+/// The image of the worker in a pod template.
+fn image_of(template: &Value) -> Option<&str> {
+    let mut containers = template.pointer("/spec/containers")?.as_array()?.iter();
+    containers.find(|container| container["name"] == WORKER)?["image"].as_str()
+}
+
 /// `defaults`, and those of the deployed template that this process has no longer, if that is the template of this spec.
 /// `None`: it is not.
 pub(super) fn or_pinned_defaults(
@@ -82,7 +106,7 @@ pub(super) fn or_pinned_defaults(
     observed: &Observed,
     defaults: &Defaults,
 ) -> Option<Defaults> {
-    let (meta, spec) = (&observed.dispatcher.metadata, &observed.dispatcher.spec);
+    let meta = &observed.dispatcher.metadata;
     let desired = DesiredTemplate {
         spec_hash,
         generation: meta.generation.unwrap_or_default(),
@@ -92,7 +116,7 @@ pub(super) fn or_pinned_defaults(
     let deployment = observed.deployment.as_ref()?;
     let template =
         deployment.pinned_template.as_deref().filter(|_| desired.has_pods(Some(deployment), &[]))?;
-    Some(defaults.or_pinned(spec.role, &serde_json::from_str(template).ok()?))
+    Some(defaults.or_pinned(&serde_json::from_str(template).ok()?))
 }
 
 /// Whether the Deployment was rendered for a newer spec than the one that is observed.

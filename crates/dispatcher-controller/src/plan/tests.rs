@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::{
     records::pools::TokenRate,
     tests::{Scene, at, defaults, deployment_of, load},
-    validate::{Invalid, validate},
+    validate::{Invalid, defaults::Defaults, validate},
 };
 
 use super::{Plan, validated};
@@ -164,18 +164,41 @@ fn options_of_pods_are_rendered() {
 #[test]
 fn a_default_whose_option_is_gone_stays_that_of_the_pods() {
     let without = defaults(&["--monitor-image=monitor:1"]);
-    let mut scene = Scene::ready("{role: coder}", 1);
-    assert!(validate(&scene.observed().dispatcher, &without).is_err());
-    assert_eq!(validated(scene.observed(), &without).unwrap().image, "agent:1");
-    scene.edit_spec(|spec| spec.role = Role::Reviewer);
-    assert!(validated(scene.observed(), &without).is_err(), "no pod of this spec was rendered");
     let scene = Scene::new(
         "{role: coder, memoryConfig: {collection: code, dim: 768, endpoint: 'http://chroma', secretName: memory}}",
     );
     let template = serde_json::to_value(deployment_of(&scene.plan()).spec.unwrap().template).unwrap();
-    let pinned = without.or_pinned(Role::Coder, &template);
+    let pinned = without.or_pinned(&template);
     assert_eq!(pinned.memory_endpoint.as_deref(), Some("http://chroma"));
     assert_eq!(pinned.memory_secret.as_deref(), Some("memory"));
+}
+
+#[test]
+fn workers_are_not_replaced_by_the_agent_that_ships_unless_they_are_it() {
+    let release = defaults(&["--monitor-image=monitor:1", "--agent-image=shipped:1"]);
+    let mut scene = Scene::ready("{role: coder}", 1);
+    assert!(validated(scene.observed(), &release).is_ok(), "the pods of this spec keep their template");
+    let of_template = |scene: &Scene, defaults: &Defaults| {
+        let plan = scene.planned(defaults, at(0)).unwrap();
+        plan.deployment.map(|deployment| {
+            deployment.spec["template"]["spec"]["containers"][0]["image"].as_str().unwrap().to_owned()
+        })
+    };
+    assert_eq!(of_template(&scene, &release).as_deref(), Some("agent:1"));
+    scene.edit_spec(|spec| spec.role = Role::Reviewer);
+    let Err(Invalid(refused)) = validated(scene.observed(), &release) else { panic!("they are replaced") };
+    assert!(refused.contains("the workers run agent:1,") && refused.contains("or to shipped:1"), "{refused}");
+    assert_eq!(of_template(&scene, &release), None, "nothing is written");
+    scene.edit_spec(|spec| spec.image = Some("shipped:1".to_owned()));
+    assert_eq!(of_template(&scene, &release).as_deref(), Some("shipped:1"));
+    // A pool of the agent follows its spec, and its release.
+    let mut scene = Scene::new("{role: coder}");
+    let written = serde_json::to_value(deployment_of(&scene.planned(&release, at(0)).unwrap())).unwrap();
+    scene.observe(|observed| observed.deployment = Some(serde_json::from_value(written).unwrap()));
+    assert_eq!(of_template(&scene, &release).as_deref(), Some("shipped:1"));
+    scene.edit_spec(|spec| spec.role = Role::Reviewer);
+    let newer = defaults(&["--monitor-image=monitor:1", "--agent-image=shipped:2"]);
+    assert_eq!(of_template(&scene, &newer).as_deref(), Some("shipped:2"));
 }
 
 #[test]

@@ -6,16 +6,13 @@ use api::{aidispatcher::Role, monitor::variables};
 use serde_json::Value;
 
 use super::OwnAccount;
-use crate::{
-    DispatcherArgs, monitors,
-    names::{LOADER, WORKER},
-    prometheus,
-};
+use crate::{DispatcherArgs, monitors, names::LOADER, prometheus};
 
 /// Defaults for newly rendered pods, and options of the process.
 #[derive(Clone, Debug)]
 pub(crate) struct Defaults {
     pub(crate) monitor_image: String,
+    pub(crate) agent_image: String,
     coder_image: Option<String>,
     reviewer_image: Option<String>,
     planner_image: Option<String>,
@@ -36,6 +33,7 @@ impl Defaults {
     pub(crate) fn new(args: DispatcherArgs, refusal_retry: Duration) -> Self {
         let DispatcherArgs {
             monitor_image,
+            agent_image,
             coder_image,
             reviewer_image,
             planner_image,
@@ -49,6 +47,7 @@ impl Defaults {
         } = args;
         Self {
             monitor_image,
+            agent_image,
             coder_image,
             reviewer_image,
             planner_image,
@@ -62,21 +61,13 @@ impl Defaults {
         }
     }
 
-    /// With the values of the pinned template where this process has none: pods that run keep their defaults when an option
-    /// is no longer set, as after a rollback.
-    pub(crate) fn or_pinned(&self, role: Role, template: &Value) -> Self {
+    /// With the vector store of the pinned template where this process has none: pods that run keep it when the option is no
+    /// longer set, as after a rollback.
+    pub(crate) fn or_pinned(&self, template: &Value) -> Self {
         let mut defaults = self.clone();
-        let image = match role {
-            Role::Coder => &mut defaults.coder_image,
-            Role::Reviewer => &mut defaults.reviewer_image,
-            Role::Planner => &mut defaults.planner_image,
-        };
-        if image.is_none() {
-            let worker = container(template, "containers", WORKER);
-            *image = worker.and_then(|worker| Some(worker["image"].as_str()?.to_owned()));
-        }
         if defaults.memory_endpoint.is_none() {
-            let loader = container(template, "initContainers", LOADER);
+            let mut helpers = template["spec"]["initContainers"].as_array().into_iter().flatten();
+            let loader = helpers.find(|container| container["name"] == LOADER);
             let value = |name: &str| {
                 let mut variables = loader?["env"].as_array()?.iter();
                 variables.find(|variable| variable["name"] == name)
@@ -91,6 +82,7 @@ impl Defaults {
         defaults
     }
 
+    /// That of the option of the role.
     pub(crate) fn worker_image(&self, role: Role) -> Option<&str> {
         match role {
             Role::Coder => self.coder_image.as_deref(),
@@ -98,8 +90,4 @@ impl Defaults {
             Role::Planner => self.planner_image.as_deref(),
         }
     }
-}
-
-fn container<'t>(template: &'t Value, list: &str, name: &str) -> Option<&'t Value> {
-    template["spec"][list].as_array()?.iter().find(|container| container["name"] == name)
 }

@@ -300,7 +300,7 @@ fn faults(
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
     let of_pods = pods.iter().map(|pod| {
         let timed_out = warm_up(pod.container(ENGINE), timeout, now) == WarmUp::TimedOut && !pod.is_ready;
-        let (fault, requeue_after) = fault_of(valid, pod, observed, now);
+        let (fault, requeue_after) = fault_of(valid, revision, pod, observed, now);
         // After the timeout the kubelet restarts the engine; report the timeout, not a crash.
         let was_restarted = had_timed_out && !pod.is_ready && pod.container(ENGINE).is_some_and(was_killed);
         if timed_out || was_restarted {

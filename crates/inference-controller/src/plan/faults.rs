@@ -14,11 +14,11 @@ use workload::{
         crashes::{Crash, Log, log_to_read},
         event::{MissingSecret, SetupFailure},
         evictions,
-        gpu::Demand,
+        gpu::{Demand, NodeCapacity},
         loader, refused_pods,
         unplaced::unplaced,
     },
-    templates::deployment::DeploymentView,
+    templates::{deployment::DeploymentView, revision::Revision},
     views::{
         claim,
         pod::{Container, PodView},
@@ -66,7 +66,13 @@ impl FaultyCondition {
 }
 
 /// Why a pod is not ready.
-pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observed, now: Timestamp) -> Found {
+pub(super) fn fault_of(
+    valid: &ValidInference,
+    revision: &Revision<'_>,
+    pod: &PodView,
+    observed: &Observed,
+    now: Timestamp,
+) -> Found {
     if pod.is_ready {
         return (None, None);
     }
@@ -87,7 +93,7 @@ pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observe
         .get(pod.uid())
         .map_or((None, None), |failure| volume_fault(valid, pod, failure, now));
     let (unplaced, unplaced_requeue_after) =
-        FaultyCondition::Scheduled.found(unplaced(demand(valid), pod, observed.capacities.as_deref(), now));
+        FaultyCondition::Scheduled.found(unplaced(demand(valid), pod, capacities(revision, observed), now));
     let fault = loader
         .or_else(|| engine_fault(pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
         .or_else(|| {
@@ -162,6 +168,13 @@ pub(super) fn demand(valid: &ValidInference) -> Option<Demand<'_>> {
     Some(Demand { gpus, scheduling: valid.pods.scheduling.as_ref() })
 }
 
+/// The capacity of the nodes. `None`: it is not known, or the pods select other nodes than this release would. A pinned
+/// template keeps the labels of GPU products that it was rendered with.
+pub(super) fn capacities<'o>(revision: &Revision<'_>, observed: &'o Observed) -> Option<&'o [NodeCapacity]> {
+    let selects_others = revision.outdated.iter().any(|field| field.starts_with("spec.affinity"));
+    observed.capacities.as_deref().filter(|_| !selects_others)
+}
+
 /// Why the claim with the model cannot be used.
 pub(super) fn claim_fault(valid: &ValidInference, observed: &Observed) -> Option<Fault> {
     let Source::Claim { claim, path: _ } = &valid.source else { return None };
@@ -196,7 +209,8 @@ mod tests {
     use workload::faults::container::IMAGE_FAULTS;
 
     use crate::{
-        tests::{Scene, at, pod},
+        plan::revision::revision,
+        tests::{Scene, at, defaults, pod},
         validate::validate,
     };
 
@@ -204,7 +218,9 @@ mod tests {
 
     fn fault(parts: &str) -> Option<Fault> {
         let observed = Scene::ready(1).observed();
-        fault_of(&validate(&observed.inference).unwrap(), &pod(parts), &observed, at(0)).0
+        let valid = validate(&observed.inference).unwrap();
+        let revision = revision(&valid, &observed, &defaults(&[]));
+        fault_of(&valid, &revision, &pod(parts), &observed, at(0)).0
     }
 
     fn reason_and_condition(parts: &str) -> Option<(&'static str, FaultyCondition)> {

@@ -17,7 +17,7 @@ use workload::{
     views::pod::PodView,
 };
 
-use super::faults::{claim_fault, demand};
+use super::faults::{capacities, claim_fault, demand};
 use crate::{
     observe::Observed,
     validate::{Source, ValidInference},
@@ -61,9 +61,9 @@ pub(super) fn rollout(
     let shortages = if may_replace { shortages(valid, revision, observed) } else { Vec::new() };
     let (strategy, requeue_after) = match valid.rollout {
         Rollout::Surge => (Strategy::Surge, None),
-        Rollout::Replace if cannot_run(valid, observed) => (Strategy::Surge, None),
+        Rollout::Replace if cannot_run(valid, revision, observed) => (Strategy::Surge, None),
         Rollout::Replace => (Strategy::Replace, None),
-        Rollout::Auto if may_replace && !cannot_run(valid, observed) => {
+        Rollout::Auto if may_replace && !cannot_run(valid, revision, observed) => {
             surge_or_replace(valid, observed, &shortages, now)
         }
         Rollout::Auto => (Strategy::Surge, None),
@@ -118,11 +118,11 @@ fn surge_or_replace(
 }
 
 /// Whether it is known that the new revision cannot run, even in the place of an old pod.
-fn cannot_run(valid: &ValidInference, observed: &Observed) -> bool {
+fn cannot_run(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> bool {
     if claim_fault(valid, observed).is_some() {
         return true;
     }
-    let Some((demand, capacities)) = demand(valid).zip(observed.capacities.as_deref()) else { return false };
+    let Some((demand, capacities)) = demand(valid).zip(capacities(revision, observed)) else { return false };
     let fit = |pod: &PodView| demand.fit_in_place_of(pod, capacities);
     demand.shortage(capacities).is_some() && observed.pods().all(|pod| fit(pod) == Fit::TooSmall)
 }
@@ -131,14 +131,20 @@ fn cannot_run(valid: &ValidInference, observed: &Observed) -> bool {
 fn shortages(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Vec<String> {
     let of_quota = is_short_of_quota(valid, observed).then(|| QUOTA.to_owned());
     let pods = revision.pods.iter().map(AsRef::as_ref);
-    let of_pods =
-        pods.filter(|pod| is_short_of_gpus(valid, observed, pod) || waits_for_claim(valid, observed, pod));
+    let of_pods = pods.filter(|pod| {
+        is_short_of_gpus(valid, revision, observed, pod) || waits_for_claim(valid, observed, pod)
+    });
     of_quota.into_iter().chain(of_pods.map(|pod| pod.uid().to_owned())).collect()
 }
 
 /// Both the count and the scheduler's message must show that only GPUs are short, and any old pod must release enough.
-fn is_short_of_gpus(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
-    let Some((demand, capacities)) = demand(valid).zip(observed.capacities.as_deref()) else { return false };
+fn is_short_of_gpus(
+    valid: &ValidInference,
+    revision: &Revision<'_>,
+    observed: &Observed,
+    pod: &PodView,
+) -> bool {
+    let Some((demand, capacities)) = demand(valid).zip(capacities(revision, observed)) else { return false };
     let mut short = pod.insufficient_resources().peekable();
     let only_gpus = short.peek().is_some() && short.all(|resource| resource == demand.gpus.resource);
     // True for every old pod, because the ReplicaSet chooses which one is deleted.
@@ -154,7 +160,7 @@ fn why_kept(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed
     if pod.insufficient_resources().any(|resource| !is_gpu(resource)) {
         return Some("no older pod is deleted for it, because other resources are short, too");
     }
-    let capacities = observed.capacities.as_deref()?;
+    let capacities = capacities(revision, observed)?;
     let too_small = |old| demand.fit_in_place_of(old, capacities) == Fit::TooSmall;
     observed
         .others()

@@ -105,6 +105,13 @@ pub fn revision<'a>(
     Revision { template: pinned, record, is_deployed, pods, outdated }
 }
 
+impl DeploymentView {
+    /// A value that the rendering release recorded.
+    pub fn recorded(&self, name: &str) -> Option<Value> {
+        recorded(self.resolved.as_deref()).defaults.remove(name)
+    }
+}
+
 impl Revision<'_> {
     /// Annotations of the Deployment that record this revision.
     pub fn annotations(&self, generation: i64) -> BTreeMap<String, String> {

@@ -60,8 +60,11 @@ fn the_report_of_a_refusal_writes_the_budget_of_the_plan() {
 
 #[test]
 fn a_default_that_is_gone_meanwhile_leaves_the_deployment_as_it_is() {
+    let with = defaults(&["--monitor-image=monitor:1", "--memory-endpoint=http://store"]);
     let without = defaults(&["--monitor-image=monitor:1"]);
-    let mut scene = Scene::ready("{role: coder}", 1);
+    let mut scene = Scene::new("{role: coder, memoryConfig: {collection: code, dim: 3}}");
+    let written = serde_json::to_value(deployment_of(&scene.planned(&with, at(0)).unwrap())).unwrap();
+    scene.observe(|observed| observed.deployment = Some(serde_json::from_value(written).unwrap()));
     let plan = scene.planned(&without, at(0)).unwrap();
     scene.observe(|observed| observed.deployment = None);
     let denied = Refusal::Denied("no".to_owned());

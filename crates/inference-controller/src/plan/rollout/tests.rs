@@ -397,6 +397,21 @@ fn replace_deletes_no_ready_pod_for_a_revision_that_cannot_run() {
 }
 
 #[test]
+fn no_pod_is_deleted_for_a_shortage_of_nodes_that_the_pinned_pods_do_not_select() {
+    let mut scene = stuck("Auto", 9_000, SHORT);
+    assert_eq!(strategy_of(&scene), Strategy::Replace);
+    // An earlier release has rendered the pods of this revision with other labels.
+    scene.observe(|observed| {
+        let deployment = observed.deployment.as_mut().unwrap();
+        let pinned = deployment.pinned_template.as_ref().unwrap();
+        assert!(pinned.contains("\"A100\""), "{pinned}");
+        deployment.pinned_template = Some(pinned.replace("\"A100\"", "\"A100\",\"A100-80GB\"").into());
+    });
+    let order = decided(&scene);
+    assert_eq!((order.strategy, order.shortages, order.why_kept), (Strategy::Surge, vec![], None));
+}
+
+#[test]
 fn replace_announces_that_no_pod_will_be_ready() {
     let mut scene = Scene::ready(1);
     scene.edit_spec(|spec| {

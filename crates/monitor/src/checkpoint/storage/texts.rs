@@ -88,14 +88,14 @@ impl Storage {
     }
 }
 
-/// `None`: there are more, whatever length the store has named.
+/// `None`: there are more than the store has named, which are at most these.
 async fn bytes(found: GetResult, most: u64) -> object_store::Result<Option<Vec<u8>>> {
-    // Grown step by step, it would take up to three times as much.
-    let reserved = usize::try_from(found.meta.size.min(most)).unwrap_or_default();
-    let (mut chunks, mut text) = (found.into_stream(), Vec::with_capacity(reserved));
+    // Never grown: step by step, it would take up to three times as much.
+    let named = usize::try_from(found.meta.size.min(most)).unwrap_or_default();
+    let (mut chunks, mut text) = (found.into_stream(), Vec::with_capacity(named));
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk?;
-        if (text.len() + chunk.len()) as u64 > most {
+        if text.len() + chunk.len() > named {
             return Ok(None);
         }
         text.extend_from_slice(&chunk);
