@@ -25,7 +25,7 @@ pub(super) fn revision<'a>(
 ) -> Revision<'a> {
     // Plain fields and string keys; serialization cannot fail.
     let rendered = serde_json::to_value(pod_template(valid, defaults)).unwrap_or_default();
-    let agent = valid.is_agent.then(|| (AGENT, json!(true)));
+    let agent = valid.is_agent.then_some((AGENT, json!(true)));
     let of_release = [(IMAGE, json!(valid.image)), ("monitorImage", json!(defaults.monitor_image))];
     let of_release =
         of_release.into_iter().chain(agent).map(|(name, value)| (name.to_owned(), value)).collect();
