@@ -4,6 +4,7 @@
 mod load;
 mod node_loss;
 mod sample;
+mod sessions;
 mod tokens;
 
 use std::{

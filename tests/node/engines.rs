@@ -143,6 +143,43 @@ async fn a_change_that_is_reverted_while_loading_releases_its_gpus_soon() {
     assert_eq!(pod_of(&scene, "chat").await.metadata.uid, serving.metadata.uid);
 }
 
+/// The time of the spec, six probes, the preStop hook, the drain, and the start of the next engine.
+const STALLS_WITHIN: Duration = Duration::from_secs(240);
+
+/// Its health is good, and it never answers.
+#[tokio::test]
+async fn an_engine_that_is_healthy_and_answers_nothing_is_restarted_and_named() {
+    let scene = real().await;
+    models_in_a_claim(&scene).await;
+    let stalls = [("ENGINE_ANSWER_MILLISECONDS", "3600000"), ("ENGINE_LOAD_SECONDS", "15")];
+    let settings = with(settings(stalls), json!({ "stallSeconds": 60, "drainSeconds": 5 }));
+    create(&scene, "chat", with(vllm(), settings)).await;
+    until_ready(&scene, "chat").await;
+    let pod = pod_of(&scene, "chat").await.metadata.name.expect("a name");
+    let request = async {
+        let place = format!("/api/v1/namespaces/{}/pods/{pod}:8000/proxy/v1/completions", scene.namespace());
+        let request = Request::post(place).body(b"{}".to_vec()).expect("a request");
+        // It ends with the engine.
+        let _ = scene.client().request_text(request).await;
+        std::future::pending::<()>().await;
+    };
+    let named = async {
+        let is_named = |chat: &AIInference| {
+            let known = inference::condition(chat, api::conditions::PROGRESSING);
+            known.is_some_and(|known| known.reason == api::reasons::ENGINE_STALLED)
+        };
+        let inferences = scene.api::<AIInference>();
+        let named = wait_for(&inferences, "chat", "its reason", STALLS_WITHIN, is_named).await;
+        let message = &inference::condition(&named, api::conditions::PROGRESSING).expect("it").message;
+        assert!(message.contains("requests run (1)") && message.contains("spec.stallSeconds"), "{message}");
+    };
+    tokio::select! {
+        () = request => unreachable!(),
+        () = named => {}
+    }
+    until_ready(&scene, "chat").await;
+}
+
 /// With a shared process namespace, the container runtime ends the remaining processes of a container.
 #[tokio::test]
 async fn a_worker_does_not_outlive_an_engine_that_crashes() {

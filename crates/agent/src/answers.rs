@@ -70,6 +70,7 @@ pub(crate) fn refused(refusal: Refusal) -> Response {
             problem(StatusCode::BAD_REQUEST, &message, None)
         }
         Refusal::NotSaved => unavailable("the session cannot be read or saved", AFTER_FULL_SECONDS),
+        Refusal::NotTaken => unavailable("the session cannot be taken over now", AFTER_FULL_SECONDS),
     }
 }
 
@@ -93,9 +94,14 @@ fn task_value(session: &Name, id: &Name, state: &State) -> Value {
 
 fn outcome_value(session: &Name, id: &Name, outcome: &Outcome) -> Value {
     match outcome {
-        Outcome::Done { output, usage } => {
-            json!({"id": id, "session": session, "state": "done", "output": output, "usage": usage})
-        }
+        Outcome::Done { output, usage, is_cut: _ } => json!({
+            "id": id,
+            "session": session,
+            "state": "done",
+            "output": output,
+            "usage": usage,
+            "finish_reason": finish_reason(outcome),
+        }),
         Outcome::Failed { error, cause } => {
             let error = json!({"message": error, "type": cause});
             json!({"id": id, "session": session, "state": "failed", "error": error})
@@ -119,7 +125,7 @@ pub(crate) fn ended(task: &Answered, end: &End) -> Response {
         Outcome::Failed { error: _, cause: Cause::Deadline } => StatusCode::GATEWAY_TIMEOUT,
     };
     let value = match (task.protocol, outcome) {
-        (Protocol::Chat, Outcome::Done { output, usage: _ }) => json!({
+        (Protocol::Chat, Outcome::Done { output, .. }) => json!({
             "id": task.id,
             "object": "chat.completion",
             "created": task.created,
@@ -127,7 +133,7 @@ pub(crate) fn ended(task: &Answered, end: &End) -> Response {
             "choices": [{
                 "index": 0,
                 "message": {"role": "assistant", "content": output},
-                "finish_reason": "stop",
+                "finish_reason": finish_reason(outcome),
             }],
             "usage": usage_value(outcome),
         }),
@@ -138,9 +144,14 @@ pub(crate) fn ended(task: &Answered, end: &End) -> Response {
     json_answer(status, &value)
 }
 
+/// As OpenAI names it.
+fn finish_reason(outcome: &Outcome) -> &'static str {
+    if matches!(outcome, Outcome::Done { is_cut: true, .. }) { "length" } else { "stop" }
+}
+
 fn usage_value(outcome: &Outcome) -> Value {
     match outcome {
-        Outcome::Done { output: _, usage } => json!({
+        Outcome::Done { usage, .. } => json!({
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.total(),
@@ -247,7 +258,7 @@ fn last(task: &Answered, end: &End) -> String {
             event("unfinished", &json!({"id": task.id, "session": task.session, "state": "queued"}))
         }
         (Protocol::Chat, End::Outcome(outcome @ Outcome::Done { .. })) => {
-            let end = chunk(task, &json!({}), Some("stop"), &usage_value(outcome));
+            let end = chunk(task, &json!({}), Some(finish_reason(outcome)), &usage_value(outcome));
             format!("{}data: [DONE]\n\n", data(&end))
         }
         (Protocol::Chat, End::Outcome(Outcome::Failed { error, cause })) => {
@@ -288,7 +299,7 @@ mod tests {
 
     fn done(output: &str) -> End {
         let usage = Usage { prompt_tokens: 2, completion_tokens: 1 };
-        End::Outcome(Outcome::Done { output: output.to_owned(), usage })
+        End::Outcome(Outcome::Done { output: output.to_owned(), usage, is_cut: false })
     }
 
     async fn all(protocol: Protocol, change: impl FnOnce(&watch::Sender<Progress>)) -> String {
@@ -343,6 +354,22 @@ mod tests {
     async fn a_worker_that_ends_says_that_the_task_is_unfinished() {
         let all = all(Protocol::Tasks, |_| {}).await;
         assert!(all.contains("event: unfinished\n"), "{all}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_the_model_has_cut_says_so() {
+        let cut = || {
+            let usage = Usage { prompt_tokens: 2, completion_tokens: 1 };
+            End::Outcome(Outcome::Done { output: "on".to_owned(), usage, is_cut: true })
+        };
+        for protocol in [Protocol::Tasks, Protocol::Chat] {
+            let streamed =
+                all(protocol, |sender| sender.send_modify(|progress| progress.end = Some(cut()))).await;
+            assert!(streamed.contains("\"finish_reason\":\"length\""), "{streamed}");
+            let whole = axum::body::to_bytes(ended(&answered(protocol), &cut()).into_body(), 1 << 10).await;
+            let whole = String::from_utf8(whole.unwrap().to_vec()).unwrap();
+            assert!(whole.contains("\"finish_reason\":\"length\""), "{whole}");
+        }
     }
 
     #[test]

@@ -19,7 +19,8 @@
 //! - `requests.rs`: parses what clients send.
 //! - `answers.rs`: what clients get, whole or in pieces.
 //! - `siblings.rs`: which worker holds a session.
-//! - `worker.rs`: takes tasks, does them and saves.
+//! - `hand_over.rs`: gives the sessions of a worker that ends to its siblings.
+//! - `worker.rs`: takes tasks, does them and saves; its header lists its parts.
 //! - `queue.rs`: the order of tasks.
 //! - `session.rs`: messages, summary, tasks and answers of a session.
 //! - `store.rs`: the files of sessions.
@@ -36,6 +37,7 @@
 mod answers;
 mod cli;
 mod connections;
+mod hand_over;
 mod log;
 mod memory;
 mod metrics;
@@ -55,7 +57,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     process::ExitCode,
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
@@ -65,10 +67,12 @@ use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     task::JoinSet,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use cli::Arguments;
+use hand_over::{hand_over_all, hand_over_idle};
 use log::Log;
 use memory::{Loaded, Memory};
 use model::Model;
@@ -77,6 +81,8 @@ use siblings::Siblings;
 use store::Store;
 use worker::{Settings, Worker};
 
+/// Of the time after SIGTERM, for sessions whose tasks take all of it. A grace of less than 20 s gives a quarter.
+const HAND_OVER_AT_LEAST: Duration = Duration::from_secs(5);
 /// Threads that wait for the disk and for names. Each takes memory.
 const WAITING_THREADS: usize = 8;
 
@@ -107,9 +113,14 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     let log = Arc::new(Log::open(arguments.log_file.as_deref()).context("failed to open the log file")?);
+    let (port, metrics_port) = (arguments.port, arguments.metrics_port);
+    anyhow::ensure!(
+        port != metrics_port || port == 0,
+        "AGENT_PORT and AGENT_METRICS_PORT are both {port}: set another port in spec.service.port"
+    );
     let id = format!("{:032x}", fastrand::u128(..));
     let worker = worker(arguments, id.clone(), &log)?;
-    let own = arguments.pod_ip().map(|address| (address, arguments.port));
+    let own = arguments.pod_ip().map(|address| (address, port));
     let siblings = Siblings::new(arguments.peers(), own, id, arguments.restore_within());
     let siblings = siblings.context("failed to prepare connections to siblings")?;
     let server = Arc::new(Server::new(
@@ -120,8 +131,8 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         arguments.restore_within(),
         started,
     ));
-    let tasks = listen(arguments.address, arguments.port).await?;
-    let metrics = listen(arguments.address, arguments.metrics_port).await?;
+    let tasks = listen(arguments.address, port).await?;
+    let metrics = listen(arguments.address, metrics_port).await?;
     let ports = json!({"tasks": tasks.local_addr()?, "metrics": metrics.local_addr()?});
     print(&json!({"severityText": "INFO", "body": "listening", "attributes": ports}));
     let counts = worker.counts();
@@ -134,10 +145,15 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     servers.spawn(daemon::http::serve(
         daemon::http::LIMITS,
         metrics,
-        server::metrics(server),
+        server::metrics(server.clone()),
         closed.clone(),
     ));
-    let mut work = tokio::spawn(worker.work(end.clone(), arguments.grace()));
+    let for_sessions = match server.siblings().are_none() {
+        true => Duration::ZERO,
+        false => HAND_OVER_AT_LEAST.min(arguments.grace() / 4),
+    };
+    let for_tasks = arguments.grace() - for_sessions;
+    let mut work = tokio::spawn(worker.clone().work(end.clone(), for_tasks));
     tokio::select! {
         ended = &mut work => {
             ended.context("the task that does the work has failed")?;
@@ -146,9 +162,17 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+    let until = Instant::now() + arguments.grace();
+    worker.refuse_tasks();
     end.cancel();
-    // Until then new tasks are refused, and the metrics are served.
-    work.await.context("the task that does the work has failed")?;
+    // Until then new tasks are refused, and the metrics are served. Sessions without tasks need not wait for the others.
+    let siblings = server.siblings();
+    tokio::select! {
+        ended = work => ended.context("the task that does the work has failed")?,
+        () = hand_over_idle(&worker, siblings, &log, until - for_sessions) => {}
+    }
+    hand_over_all(&worker, siblings, &log, until).await;
+    server.answered(until).await;
     closed.cancel();
     while servers.join_next().await.is_some() {}
     Ok(())

@@ -92,6 +92,8 @@ pub(crate) enum Piece<'t> {
 pub(crate) struct Completion {
     pub(crate) text: String,
     pub(crate) usage: Usage,
+    /// The model stopped at its limit of tokens.
+    pub(crate) is_cut: bool,
 }
 
 pub(crate) struct Model {
@@ -319,7 +321,8 @@ impl Server {
         if !heard.is_whole {
             return Err(passing("the model has cut its answer".to_owned()));
         }
-        Ok(Completion { usage: heard.reported.usage(messages, &heard.text), text: heard.text })
+        let usage = heard.reported.usage(messages, &heard.text);
+        Ok(Completion { usage, text: heard.text, is_cut: heard.is_cut })
     }
 
     async fn stream(
@@ -361,6 +364,7 @@ impl Server {
         heard.reported = usage.unwrap_or_default().or(heard.reported);
         for Choice { delta, message, finish_reason } in choices.into_iter().take(1) {
             heard.is_whole |= finish_reason.is_some();
+            heard.is_cut |= finish_reason.as_deref() == Some("length");
             let Some(text) = delta.or(message).and_then(|content| content.content) else { continue };
             if heard.text.len() + text.len() > OUTPUT_BYTES {
                 return Err(lasting(&format!("the answer of the model has more than {OUTPUT_BYTES} bytes")));
@@ -451,6 +455,7 @@ struct Heard {
     reported: Reported,
     /// The server has said that the answer ends. A connection that is cut says nothing.
     is_whole: bool,
+    is_cut: bool,
 }
 
 fn passing(why: String) -> Failure {

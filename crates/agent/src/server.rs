@@ -13,12 +13,14 @@ use axum::{
     Router,
     body::{Body, to_bytes},
     extract::{Path, Query, State},
+    middleware::map_response,
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
 use bytes::Bytes;
-use daemon::http::Limits;
+use daemon::http::{Limits, WhenFull};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::json;
@@ -32,8 +34,9 @@ use crate::{
     log::Log,
     metrics::page,
     requests::{self, Mode, Protocol, SESSION, Submission, TASK_ID},
-    session::{Name, Outcome, Task},
-    siblings::{HOP, Hop, Lookup, Route, Siblings, route},
+    session::{Name, Outcome, Session, Task},
+    siblings::{HOP, Hop, Lookup, Route, Siblings, WORKER, route},
+    store::LARGEST_FILE,
     worker::{End, Progress, Refusal, State as TaskState, Unreadable, Worker},
 };
 
@@ -43,10 +46,16 @@ const BODY_BYTES: usize = 1 << 20;
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Bodies that are read at the same time: they are what a client can fill the memory with.
 const BODIES: usize = 32;
-/// For the place of a body.
+/// Requests of clients that are answered at the same time.
+const CLIENTS: usize = 256;
+/// Whether answers have ended.
+const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// For the place of a body, or of a session that a sibling hands over.
 const BODY_TURN_WITHIN: Duration = Duration::from_secs(5);
 /// A task may wait in the queue before its own time begins. Later the client asks for the task.
 const QUEUED_FOR: Duration = Duration::from_secs(60);
+/// A connection is kept no longer than this, so that a client finds new workers.
+const KEPT_FOR: Duration = Duration::from_secs(60);
 /// For a sibling that answers at its last moment.
 const PASSED_ON_FOR: Duration = Duration::from_secs(30);
 /// Between two questions for a session that a silent worker may hold.
@@ -69,6 +78,12 @@ pub(crate) struct Server {
     /// How long a session waits for a worker that does not answer.
     restore_within: Duration,
     bodies: Semaphore,
+    /// One session of a sibling is taken over at a time, because it may be large.
+    handed_over: Semaphore,
+    /// For requests of clients. Siblings and probes use the other connections.
+    clients: Semaphore,
+    /// Held by each request that is passed on, until its answer has ended.
+    passed_on: Arc<()>,
     /// Since 1970.
     started: Duration,
 }
@@ -84,8 +99,32 @@ impl Server {
         restore_within: Duration,
         started: Duration,
     ) -> Self {
-        let bodies = Semaphore::new(BODIES);
-        Self { worker, siblings, log, task_within, restore_within, bodies, started }
+        let (bodies, handed_over, clients) =
+            (Semaphore::new(BODIES), Semaphore::new(1), Semaphore::new(CLIENTS));
+        let passed_on = Arc::default();
+        Self {
+            worker,
+            siblings,
+            log,
+            task_within,
+            restore_within,
+            bodies,
+            handed_over,
+            clients,
+            passed_on,
+            started,
+        }
+    }
+
+    /// Waits until siblings have answered what was passed on to them, or until this time.
+    pub(crate) async fn answered(&self, until: Instant) {
+        while Arc::strong_count(&self.passed_on) > 1 && Instant::now() < until {
+            sleep(LOOKED_AGAIN_AFTER).await;
+        }
+    }
+
+    pub(crate) fn siblings(&self) -> &Siblings {
+        &self.siblings
     }
 
     /// How long a client waits for the end of its task.
@@ -93,29 +132,41 @@ impl Server {
         self.task_within + QUEUED_FOR
     }
 
-    /// The bounds of the port for tasks. A stream takes the time of a task after the client has waited for its begin.
+    /// The bounds of the port for tasks.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
-            connections: 512,
+            connections: 4 * CLIENTS,
+            when_full: WhenFull::Wait,
             head: Duration::from_secs(10),
-            life: self.waited_for() + self.task_within + 2 * PASSED_ON_FOR + self.restore_within,
+            life: KEPT_FOR,
+            // A stream takes the time of a task after the client has waited for its begin.
+            last_answer: self.waited_for() + self.task_within + 2 * PASSED_ON_FOR + self.restore_within,
             // The end of the worker has tasks with an end, so answers are short by then.
-            last_answer: Duration::from_secs(2),
+            at_stop: Duration::from_secs(2),
         }
     }
 }
 
 pub(crate) fn tasks(server: Arc<Server>) -> Router {
+    // An id is hexadecimal.
+    let worker = HeaderValue::from_str(server.worker.id()).unwrap_or(HeaderValue::from_static("unknown"));
     Router::new()
         .route("/v1/tasks", post(post_task))
         .route("/v1/tasks/{id}", get(get_task))
         .route("/v1/chat/completions", post(post_chat))
-        .route("/v1/sessions/{name}", get(get_session))
+        .route("/v1/sessions/{name}", get(get_session).put(put_session))
         .route("/v1/load", get(get_load))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "there is no such path", None) })
+        .layer(map_response(move |answer: Response| with_worker(answer, worker.clone())))
         .with_state(server)
+}
+
+/// The answer with the id of this worker. One that is passed back has the id of the sibling already.
+async fn with_worker(mut answer: Response, worker: HeaderValue) -> Response {
+    answer.headers_mut().entry(WORKER).or_insert(worker);
+    answer
 }
 
 pub(crate) fn metrics(server: Arc<Server>) -> Router {
@@ -145,6 +196,11 @@ async fn get_session(State(server): Shared, Path(name): Path<String>) -> Respons
     let report = server.worker.report(Some(&name));
     let status = if report.standing.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
     (status, axum::Json(report)).into_response()
+}
+
+/// A sibling that ends hands a session over.
+async fn put_session(State(server): Shared, Path(name): Path<String>, body: Body) -> Response {
+    server.take_over(&name, body).await.unwrap_or_else(|refusal| refusal)
 }
 
 #[derive(Deserialize)]
@@ -196,15 +252,25 @@ async fn post_chat(State(server): Shared, headers: HeaderMap, body: Body) -> Res
 enum Found {
     Here(&'static str),
     At(SocketAddr, Hop),
+    /// Its holder ends, and has not handed it over in time.
+    Ending,
 }
 
 impl Server {
     /// An error is an answer, too.
     async fn take(&self, protocol: Protocol, headers: HeaderMap, body: Body) -> Result<Response, Response> {
+        let is_of_client = !headers.contains_key(HOP);
         if self.worker.is_ending() {
-            return Err(refused(Refusal::Ending));
+            // A sibling looks for the session again.
+            return Err(if is_of_client { refused(Refusal::Ending) } else { misdirected() });
         }
-        let body = self.body(body).await?;
+        let _place = match is_of_client.then(|| self.clients.try_acquire()).transpose() {
+            Ok(place) => place,
+            Err(_) => {
+                return Err(problem(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait", Some(1)));
+            }
+        };
+        let body = read(body, &self.bodies, BODY_BYTES).await?;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let submission = match protocol {
             Protocol::Tasks => requests::task(&body, text(TASK_ID)),
@@ -214,31 +280,37 @@ impl Server {
         // With an id, a request that is passed on twice is one task.
         let id = submission.id.clone().unwrap_or_else(|| Name::of_number(fastrand::u128(..)));
         let hop = headers.get(HOP).map(|hop| Hop::parse(hop.as_bytes()));
+        if self.worker.has_task(&submission.session, &id) {
+            return self.answer(submission, id, "held").await;
+        }
         match hop {
             Some(Some(Hop::Begin)) => self.answer(submission, id, "new").await,
             Some(Some(Hop::Held) | None) => match self.found_here(&submission.session).await {
                 true => self.answer(submission, id, "held").await,
-                false => Err(problem(
-                    StatusCode::MISDIRECTED_REQUEST,
-                    "this worker does not hold the session",
-                    None,
-                )),
+                false => Err(misdirected()),
             },
             None => self.place_and_answer(submission, id, &body).await,
         }
     }
 
-    async fn body(&self, body: Body) -> Result<Bytes, Response> {
-        let busy = || problem(StatusCode::SERVICE_UNAVAILABLE, "too many requests are being read", Some(1));
-        let place = timeout(BODY_TURN_WITHIN, self.bodies.acquire()).await;
-        let _place = place.map_err(|_| busy())?.map_err(|_| busy())?;
-        let read = timeout(BODY_WITHIN, to_bytes(body, BODY_BYTES)).await;
-        let read =
-            read.map_err(|_| problem(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time", None))?;
-        read.map_err(|_| {
-            let message = format!("the body has more than {BODY_BYTES} bytes, or was cut off");
-            problem(StatusCode::PAYLOAD_TOO_LARGE, &message, None)
-        })
+    async fn take_over(&self, name: &str, body: Body) -> Result<Response, Response> {
+        let most = usize::try_from(LARGEST_FILE).unwrap_or(usize::MAX);
+        let busy =
+            || problem(StatusCode::SERVICE_UNAVAILABLE, "another session is being taken over", Some(1));
+        let turn = timeout(BODY_TURN_WITHIN, self.handed_over.acquire()).await;
+        let _turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
+        let body = read(body, &self.bodies, most).await?;
+        let wrong =
+            |why: &str| problem(StatusCode::BAD_REQUEST, &format!("the body is no session: {why}"), None);
+        let session: Session = serde_json::from_slice(&body).map_err(|error| wrong(&error.to_string()))?;
+        if session.name.as_str() != name {
+            return Err(wrong("it has another name"));
+        }
+        let name = session.name.clone();
+        match self.worker.take_over(session).await.map_err(refused)? {
+            true => Ok(axum::Json(self.worker.report(Some(&name))).into_response()),
+            false => Err(problem(StatusCode::CONFLICT, "this worker has a copy that is as new", None)),
+        }
     }
 
     /// Whether the session is held, also in comparison with the copies of siblings.
@@ -253,18 +325,19 @@ impl Server {
 
     /// Asks the siblings, and gives up a copy that is older than theirs. Also gives the number of silent siblings.
     async fn compare(&self, session: &Name) -> (Route, usize) {
-        let asked = self.siblings.ask(session).await;
+        // Before the others: what is taken over meanwhile is newer than what they say.
         let own = self.worker.report(Some(session));
+        let asked = self.siblings.ask(session).await;
         let route = route(session, &own, &asked.reports, asked.may_wait);
         match route {
             Route::Here => self.worker.compared(session),
-            Route::At(..) if own.standing.is_some() => {
-                // A copy with unfinished tasks stays until they are done.
-                if !self.worker.set_aside(session).await {
-                    return (Route::Here, asked.silent);
+            Route::At(..) => {
+                // The tasks of this copy are done here, and new ones at the sibling.
+                if let Some(copy) = own.standing {
+                    self.worker.set_aside(session, copy).await;
                 }
             }
-            Route::At(..) | Route::Wait => {}
+            Route::Wait | Route::Ending(_) => {}
         }
         (route, asked.silent)
     }
@@ -275,11 +348,14 @@ impl Server {
         id: Name,
         body: &Bytes,
     ) -> Result<Response, Response> {
+        let until = Instant::now() + self.restore_within;
         for _ in 0..MOST_ROUNDS {
-            let (at, hop) = match self.place(&submission.session).await {
+            let (at, hop) = match self.place(&submission.session, until).await {
                 Found::Here(found) => return self.answer(submission, id, found).await,
                 Found::At(at, hop) => (at, hop),
+                Found::Ending => return Err(refused(Refusal::Ending)),
             };
+            let passed_on = self.passed_on.clone();
             let path = match submission.protocol {
                 Protocol::Tasks => "/v1/tasks",
                 Protocol::Chat => "/v1/chat/completions",
@@ -289,8 +365,12 @@ impl Server {
             match self.siblings.pass_on(at, path, headers, body.clone(), within).await {
                 Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST => {}
                 Ok(answer) => {
-                    self.siblings.keep(&submission.session, at);
-                    return Ok(passed_back(answer));
+                    if answer.headers().contains_key(FOUND) {
+                        self.siblings.keep(&submission.session, at);
+                    } else {
+                        self.siblings.forget(&submission.session);
+                    }
+                    return Ok(passed_back(answer, passed_on));
                 }
                 Err(why) => {
                     let (session, at) = (submission.session.as_str(), at.to_string());
@@ -303,12 +383,11 @@ impl Server {
         Err(problem(StatusCode::SERVICE_UNAVAILABLE, "the session moves between workers", Some(1)))
     }
 
-    async fn place(&self, session: &Name) -> Found {
+    async fn place(&self, session: &Name, until: Instant) -> Found {
         if self.siblings.are_none() {
             let is_held = self.worker.was_compared(session, COMPARE_AFTER).is_some();
             return Found::Here(if is_held { "held" } else { "new" });
         }
-        let until = Instant::now() + self.restore_within;
         loop {
             let is_held = match self.worker.was_compared(session, COMPARE_AFTER) {
                 Some(true) => return Found::Here("held"),
@@ -326,7 +405,8 @@ impl Server {
                 (Route::Wait, _) if Instant::now() >= until => {
                     return Found::Here(self.begin_after_wait(session));
                 }
-                (Route::Wait, _) => sleep(ASK_AGAIN_AFTER).await,
+                (Route::Ending(_), _) if Instant::now() >= until => return Found::Ending,
+                (Route::Wait | Route::Ending(_), _) => sleep(ASK_AGAIN_AFTER).await,
             }
         }
     }
@@ -409,6 +489,19 @@ fn state_of(progress: &watch::Receiver<Progress>) -> TaskState {
     }
 }
 
+async fn read(body: Body, places: &Semaphore, most: usize) -> Result<Bytes, Response> {
+    let busy = || problem(StatusCode::SERVICE_UNAVAILABLE, "too many requests are being read", Some(1));
+    let place = timeout(BODY_TURN_WITHIN, places.acquire()).await;
+    let _place = place.map_err(|_| busy())?.map_err(|_| busy())?;
+    let read = timeout(BODY_WITHIN, to_bytes(body, most)).await;
+    let read =
+        read.map_err(|_| problem(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time", None))?;
+    read.map_err(|_| {
+        let message = format!("the body has more than {most} bytes, or was cut off");
+        problem(StatusCode::PAYLOAD_TOO_LARGE, &message, None)
+    })
+}
+
 /// What a sibling needs beside the body.
 fn passed_headers(submission: &Submission, id: &Name, hop: Hop) -> HeaderMap {
     let named = [(TASK_ID, id.as_str()), (SESSION, submission.session.as_str()), (HOP, hop.name())];
@@ -423,13 +516,24 @@ fn passed_headers(submission: &Submission, id: &Name, hop: Hop) -> HeaderMap {
     headers
 }
 
+/// For a sibling, which asks all of them again.
+fn misdirected() -> Response {
+    problem(StatusCode::MISDIRECTED_REQUEST, "this worker does not hold the session", None)
+}
+
 /// The answer of a sibling. Its body is passed on as it arrives.
-fn passed_back(answer: http::Response<Incoming>) -> Response {
+fn passed_back(answer: http::Response<Incoming>, passed_on: Arc<()>) -> Response {
     let (head, body) = answer.into_parts();
+    let body = body.map_frame(move |frame| {
+        // Until the body has ended.
+        let _ = &passed_on;
+        frame
+    });
     let mut back = Response::new(Body::new(body));
     *back.status_mut() = head.status;
+    let of_agents = [FOUND, WORKER].map(HeaderName::from_static);
     for name in
-        [header::CONTENT_TYPE, header::CACHE_CONTROL, header::RETRY_AFTER, HeaderName::from_static(FOUND)]
+        [header::CONTENT_TYPE, header::CACHE_CONTROL, header::RETRY_AFTER].into_iter().chain(of_agents)
     {
         if let Some(value) = head.headers.get(&name) {
             back.headers_mut().insert(name, value.clone());

@@ -143,14 +143,23 @@ pub(crate) enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub(crate) enum Outcome {
-    Done { output: String, usage: Usage },
-    Failed { error: String, cause: Cause },
+    Done {
+        output: String,
+        usage: Usage,
+        /// The model stopped at its limit of tokens.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_cut: bool,
+    },
+    Failed {
+        error: String,
+        cause: Cause,
+    },
 }
 
 impl Outcome {
     fn bytes(&self) -> usize {
         match self {
-            Self::Done { output, usage: _ } => output.len(),
+            Self::Done { output, .. } => output.len(),
             Self::Failed { error, cause: _ } => error.len(),
         }
     }
@@ -284,7 +293,7 @@ impl Session {
     pub(crate) fn finish(&mut self, id: &Name, outcome: Outcome, now: u64) {
         let Some(at) = self.waiting.iter().position(|task| task.id == *id) else { return };
         let Some(task) = self.waiting.remove(at) else { return };
-        if let Outcome::Done { output, usage: _ } = &outcome {
+        if let Outcome::Done { output, .. } = &outcome {
             self.messages.push(Message::new(Role::User, task.input));
             self.messages.push(Message::new(Role::Assistant, output.clone()));
             self.turns += 1;
@@ -407,7 +416,7 @@ mod tests {
     }
 
     fn done(output: &str) -> Outcome {
-        Outcome::Done { output: output.to_owned(), usage: Usage::default() }
+        Outcome::Done { output: output.to_owned(), usage: Usage::default(), is_cut: false }
     }
 
     fn after(turns: usize, text: &str) -> Session {

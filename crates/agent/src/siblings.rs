@@ -30,6 +30,9 @@ use crate::{
 
 /// A request with it is not passed on again.
 pub(crate) const HOP: &str = "x-agent-hop";
+/// Every answer of a worker has it, with the id of the process. So an address that another program has got meanwhile is
+/// not taken for a sibling.
+pub(crate) const WORKER: &str = "x-agent-worker";
 
 /// Siblings are in the same cluster.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -110,17 +113,27 @@ pub(crate) enum Route {
     At(SocketAddr, Hop),
     /// A worker that does not answer may hold it.
     Wait,
+    /// Its holder ends, and hands it over soon.
+    Ending(SocketAddr),
 }
 
 /// Decides where a session is. `may_wait`: a worker that does not answer may hold it.
 pub(crate) fn route(session: &Name, own: &Report, others: &[(SocketAddr, Report)], may_wait: bool) -> Route {
     // Of two equal copies, the ids of the workers decide, so that both choose the same.
-    let claim = |report: &'_ Report| report.standing.map(|standing| (standing, report.worker.clone()));
-    let newest = others.iter().filter_map(|(address, report)| Some((claim(report)?, *address))).max();
+    // The copy of a worker that ends is going to be given up.
+    let claim = |report: &'_ Report| {
+        report.standing.map(|standing| (standing, !report.ending, report.worker.clone()))
+    };
+    let newest =
+        others.iter().filter_map(|(address, report)| Some((claim(report)?, *address, report.ending))).max();
+    let at_holder = |address, is_ending| match is_ending {
+        true => Route::Ending(address),
+        false => Route::At(address, Hop::Held),
+    };
     match (claim(own), newest) {
-        (Some(own), Some((other, address))) if other > own => Route::At(address, Hop::Held),
+        (Some(own), Some((other, address, is_ending))) if other > own => at_holder(address, is_ending),
         (Some(_), Some(_) | None) => Route::Here,
-        (None, Some((_, address))) => Route::At(address, Hop::Held),
+        (None, Some((_, address, is_ending))) => at_holder(address, is_ending),
         (None, None) if may_wait => Route::Wait,
         (None, None) => {
             // Workers that are equally busy choose the same one, so that a session begins once.
@@ -133,6 +146,28 @@ pub(crate) fn route(session: &Name, own: &Report, others: &[(SocketAddr, Report)
             }
         }
     }
+}
+
+/// Why a sibling has not said that it has a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Declined {
+    pub(crate) why: String,
+    /// It has not taken the session. Otherwise it may have.
+    pub(crate) is_certain: bool,
+}
+
+/// A sibling that takes sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sibling {
+    pub(crate) address: SocketAddr,
+    worker: String,
+}
+
+/// In the order in which a session is offered to them. Each session has an order of its own, so that they share the sessions.
+pub(crate) fn offered<'s>(session: &Name, siblings: &'s [Sibling]) -> Vec<&'s Sibling> {
+    let mut order: Vec<&Sibling> = siblings.iter().collect();
+    order.sort_by_key(|sibling| mixed(session.as_str(), &sibling.worker));
+    order
 }
 
 /// FNV-1a, which is the same in every build.
@@ -238,6 +273,16 @@ impl Siblings {
 
     /// Asks every sibling about a session.
     pub(crate) async fn ask(&self, session: &Name) -> Asked {
+        let asked = self.ask_once(session).await;
+        let is_held = asked.reports.iter().any(|(_, report)| report.standing.is_some());
+        // The first answers may be of before and after a hand-over: then nobody says that it holds the session.
+        match !is_held && asked.reports.iter().any(|(_, report)| report.ending) {
+            true => self.ask_once(session).await,
+            false => asked,
+        }
+    }
+
+    async fn ask_once(&self, session: &Name) -> Asked {
         let (addresses, mut silent) = self.resolve().await;
         let path = format!("/v1/sessions/{session}");
         let answers = self.answers_of(addresses, &path, REPORT_BYTES).await;
@@ -255,8 +300,15 @@ impl Siblings {
         asked
     }
 
-    /// Asks every sibling about a task.
+    /// Asks every sibling about a task. Its session may move meanwhile, so nobody is believed at once.
     pub(crate) async fn task(&self, path: &str) -> Lookup {
+        match self.task_once(path).await {
+            Lookup::Unknown => self.task_once(path).await,
+            known => known,
+        }
+    }
+
+    async fn task_once(&self, path: &str) -> Lookup {
         let (addresses, mut silent) = self.resolve().await;
         let mut is_uncertain = false;
         for (address, answer) in self.answers_of(addresses, path, TASK_BYTES).await {
@@ -285,8 +337,49 @@ impl Siblings {
             Request::post(format!("http://{to}{path}")).body(Full::new(body)).map_err(|e| cause(&e))?;
         request.headers_mut().extend(headers);
         match timeout(within, self.client.request(request)).await {
-            Ok(answer) => answer.map_err(|error| cause(&error)),
+            Ok(Ok(answer)) if answer.headers().contains_key(WORKER) => Ok(answer),
+            Ok(Ok(_)) => Err("another program has this address now".to_owned()),
+            Ok(Err(error)) => Err(cause(&error)),
             Err(_) => Err("no answer in time".to_owned()),
+        }
+    }
+
+    /// The siblings that answer and do not end.
+    pub(crate) async fn ready(&self) -> Vec<Sibling> {
+        let (addresses, _) = self.resolve().await;
+        let answers = self.answers_of(addresses, "/v1/load", REPORT_BYTES).await;
+        let reports = answers.into_iter().filter_map(|(address, answer)| {
+            Some((address, serde_json::from_slice::<Report>(&answer?.1).ok()?))
+        });
+        let others = reports.filter(|(_, report)| report.worker != self.worker && !report.ending);
+        others.map(|(address, report)| Sibling { address, worker: report.worker }).collect()
+    }
+
+    /// Gives a session to a sibling, which has it then, or has a copy that is as new.
+    pub(crate) async fn give(
+        &self,
+        to: SocketAddr,
+        session: &Name,
+        copy: Vec<u8>,
+        within: Duration,
+    ) -> Result<(), Declined> {
+        let uncertain = |why: String| Declined { why: format!("{to}: {why}"), is_certain: false };
+        let certain = |why: String| Declined { why: format!("{to}: {why}"), is_certain: true };
+        let request = Request::put(format!("http://{to}/v1/sessions/{session}"));
+        let request = request.body(Full::new(Bytes::from(copy))).map_err(|error| certain(cause(&error)))?;
+        let answer = timeout(within, self.client.request(request)).await;
+        let answer = answer.map_err(|_| uncertain("no answer in time".to_owned()))?;
+        let answer = answer.map_err(|error| match error.is_connect() {
+            true => certain(cause(&error)),
+            false => uncertain(cause(&error)),
+        })?;
+        match answer.status() {
+            _ if !answer.headers().contains_key(WORKER) => {
+                Err(certain("another program has this address".to_owned()))
+            }
+            // An earlier request, whose answer did not arrive, may have been the one that gave it.
+            StatusCode::OK | StatusCode::CONFLICT => Ok(()),
+            status => Err(certain(format!("status {}", status.as_u16()))),
         }
     }
 
@@ -312,6 +405,9 @@ impl Siblings {
                 .ok()?;
             let answer = self.client.request(request).await.ok()?;
             let status = answer.status();
+            if !answer.headers().contains_key(WORKER) {
+                return None;
+            }
             Some((status, read_body(answer.into_body(), most).await.ok()?))
         };
         timeout(ANSWER_WITHIN, exchanged).await.ok().flatten()
@@ -376,6 +472,42 @@ mod tests {
         assert_eq!(decide(&report("a", 0, None), &others, false), at_first);
         assert_eq!(decide(&report("a", 0, Some((2, 99))), &others, false), at_first);
         assert_eq!(decide(&report("a", 0, Some((3, 2))), &others, false), Route::Here);
+    }
+
+    #[test]
+    fn a_session_whose_holder_ends_is_waited_for() {
+        let ending = |turns| Report { ending: true, ..report("b", 0, Some((turns, 1))) };
+        assert_eq!(
+            decide(&report("a", 0, None), &[(address(1), ending(1))], false),
+            Route::Ending(address(1))
+        );
+        assert_eq!(
+            decide(&report("a", 0, Some((2, 1))), &[(address(1), ending(3))], false),
+            Route::Ending(address(1))
+        );
+        assert_eq!(decide(&report("a", 0, Some((3, 1))), &[(address(1), ending(2))], false), Route::Here);
+    }
+
+    #[test]
+    fn of_two_equal_copies_that_of_a_worker_that_ends_is_given_up() {
+        let ending = Report { ending: true, ..report("z", 0, Some((1, 1))) };
+        let others = [(address(1), ending), (address(2), report("b", 0, Some((1, 1))))];
+        assert_eq!(decide(&report("c", 0, None), &others, false), Route::At(address(2), Hop::Held));
+        assert_eq!(decide(&report("b", 0, Some((1, 1))), &others[..1], false), Route::Here);
+    }
+
+    #[test]
+    fn sessions_that_are_handed_over_are_spread() {
+        let siblings: Vec<Sibling> = (0..4)
+            .map(|number| Sibling { address: address(number), worker: format!("worker-{number}") })
+            .collect();
+        let mut counts = [0; 4];
+        for number in 0..400 {
+            let order = offered(&session(&format!("s-{number}")), &siblings);
+            assert_eq!(order.len(), 4);
+            counts[usize::from(order[0].address.port())] += 1;
+        }
+        assert!(counts.iter().all(|count| (50..200).contains(count)), "{counts:?}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::{
 use crate::session::{Name, Session};
 
 /// What the bounds of a session add up to is far less. A larger file was not written by this program.
-const LARGEST_FILE: u64 = 16 << 20;
+pub(crate) const LARGEST_FILE: u64 = 16 << 20;
 const PREFIX: &str = "s-";
 const SUFFIX: &str = ".json";
 const NEW: &str = ".new-";
@@ -103,7 +103,12 @@ impl Store {
 
     /// Nothing reads the copy any more, but it stays until the next copy of this session is set aside.
     pub(crate) fn set_aside(&self, name: &Name) -> io::Result<()> {
-        fs::rename(self.path(name), self.folder.join(format!("{SET_ASIDE}{name}{SUFFIX}")))
+        fs::rename(self.path(name), self.aside(name))
+    }
+
+    /// As `set_aside`, and the session stays.
+    pub(crate) fn copy_aside(&self, name: &Name) -> io::Result<()> {
+        fs::copy(self.path(name), self.aside(name)).map(|_| ())
     }
 
     pub(crate) fn remove(&self, name: &Name) -> io::Result<()> {
@@ -111,6 +116,10 @@ impl Store {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => Ok(()),
         }
+    }
+
+    fn aside(&self, name: &Name) -> PathBuf {
+        self.folder.join(format!("{SET_ASIDE}{name}{SUFFIX}"))
     }
 
     fn path(&self, name: &Name) -> PathBuf {

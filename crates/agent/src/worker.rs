@@ -4,12 +4,20 @@
 //!  submit ─▶ session (saved) ─▶ queue ─▶ turn: prompt, memory, summary, model ─▶ session (saved) ─▶ Progress
 //! ```
 //!
+//! `held.rs` is what is in memory, `files.rs` waits for the disk, `turn.rs` asks the model, and `copies.rs` is about other
+//! workers with the same session.
+//!
 //! Only sessions with tasks are in memory. Of the others the worker knows their standing, and reads the file when it is
 //! needed. A task is saved before it is accepted, and its answer before it is given. So a task is done once, and a task
 //! that was interrupted is done by the next process with this state.
 
+mod copies;
+mod files;
+mod held;
+mod turn;
+
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     io,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -24,35 +32,24 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use held::{Accepted, Held, Ids};
+use turn::Done;
+
 use crate::{
     log::Log,
-    memory::{Memory, section},
+    memory::Memory,
     metrics::Counts,
-    model::{Completion, Fault, Model, Piece},
-    prompts::prompt,
+    model::{Completion, Fault, Model},
     queue::{Queue, Ticket},
-    session::{
-        Cause, Message, Name, NotTaken, Outcome, Place, Role, Session, Standing, Summary, Task, tokens,
-        tokens_of,
-    },
+    session::{Cause, Name, Outcome, Place, Session, Task},
     siblings::Report,
     store::Store,
 };
 
-/// Each is a file, and files of a checkpoint are limited to 10,000 and 10 GiB.
-const MOST_SESSIONS: usize = 5_000;
-/// Ids whose session is known without reading files. Older ones are found by their session.
-const MOST_IDS: usize = 16_384;
-/// Bytes of a text of which a vector is made: models take about 8,000 tokens, and the beginning says what it is about.
-const VECTOR_INPUT_BYTES: usize = 8 << 10;
-/// After a fault of the embeddings endpoint, which many servers do not have.
-const VECTORS_AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// Between two attempts to save what could not be saved. A disk that is full stays so for a while.
 const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// Of the context, for a summary.
-const SUMMARY_SHARE: usize = 8;
-const SUMMARY_PROMPT: &str = "You summarize conversations. Keep names, numbers, decisions, open questions and what was \
-                              promised. Write at most 200 words. Answer with the summary alone.";
+/// Between two lines of the log about sessions that still cannot be saved.
+const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// How tasks are done.
 #[derive(Clone, Debug)]
@@ -95,25 +92,13 @@ pub(crate) enum Refusal {
     },
     /// The log says why.
     NotSaved,
+    /// A session that a sibling hands over: this worker holds as many as it may, or works on an older copy.
+    NotTaken,
 }
 
 /// The file of a session cannot be read now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable;
-
-/// What a turn has given. The session has nothing of it yet.
-struct Done {
-    completion: Completion,
-    summary: Option<Summary>,
-}
-
-/// How much of the history is sent.
-#[derive(Default)]
-struct History {
-    summary: Option<Summary>,
-    /// The oldest messages that are not sent.
-    left_out: usize,
-}
 
 /// Where a task is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,51 +124,6 @@ struct Shared {
     arrived: Notify,
     /// Of the embeddings endpoint.
     last_fault: Mutex<Option<Instant>>,
-}
-
-struct Held {
-    /// All sessions.
-    known: BTreeMap<Name, Known>,
-    /// Sessions in memory.
-    live: HashMap<Name, Session>,
-    /// Sessions with changes that are not in their files, with the last change. They stay in memory. Only a write that
-    /// has the last change takes a session out.
-    unsaved: BTreeMap<Name, u64>,
-    /// Counts the changes of all sessions.
-    changes: u64,
-    queue: Queue,
-    progress: HashMap<Ticket, watch::Sender<Progress>>,
-    ids: Ids,
-    is_ending: bool,
-    tokens: u64,
-    done: u64,
-    failed: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    standing: Standing,
-    /// When siblings were last asked for newer copies.
-    compared: Option<Instant>,
-}
-
-/// The session of an id.
-#[derive(Debug, Default)]
-struct Ids {
-    sessions: HashMap<Name, Name>,
-    /// The oldest first.
-    order: VecDeque<Name>,
-}
-
-impl Ids {
-    fn keep(&mut self, id: &Name, session: &Name) {
-        if self.sessions.insert(id.clone(), session.clone()).is_none() {
-            self.order.push_back(id.clone());
-        }
-        while self.order.len() > MOST_IDS {
-            self.order.pop_front().and_then(|oldest| self.sessions.remove(&oldest));
-        }
-    }
 }
 
 impl Worker {
@@ -255,32 +195,17 @@ impl Worker {
         }
     }
 
+    /// Of this process.
+    pub(crate) fn id(&self) -> &str {
+        &self.0.id
+    }
+
     pub(crate) fn is_ending(&self) -> bool {
         self.0.held().is_ending
     }
 
     pub(crate) fn model(&self) -> &str {
         self.0.model.name()
-    }
-
-    /// Whether siblings were asked within this time for newer copies of a session. `None`: the session is not held.
-    pub(crate) fn was_compared(&self, session: &Name, within: Duration) -> Option<bool> {
-        let held = self.0.held();
-        let known = held.known.get(session)?;
-        Some(known.compared.is_some_and(|at| at.elapsed() < within))
-    }
-
-    pub(crate) fn compared(&self, session: &Name) {
-        if let Some(known) = self.0.held().known.get_mut(session) {
-            known.compared = Some(Instant::now());
-        }
-    }
-
-    /// Gives a session up, because another worker has a newer copy. A session with tasks stays until they are done.
-    pub(crate) async fn set_aside(&self, session: &Name) -> bool {
-        let (shared, session) = (self.0.clone(), session.clone());
-        let is_aside = spawn_blocking(move || shared.set_aside(&session)).await;
-        is_aside.unwrap_or(false)
     }
 
     /// Takes a task. The receiver gives its progress. An id that is known gives the task that has it.
@@ -312,18 +237,6 @@ impl Worker {
         // A client that has gone must not leave a task that is neither saved nor queued.
         let saved = tokio::spawn(self.clone().save_accepted(ticket)).await;
         saved.unwrap_or(Err(Refusal::NotSaved)).map(|()| receiver)
-    }
-
-    /// Whether an input has room beside the prompt. A prompt that cannot be read fails the task later.
-    async fn fits(&self, input: &str) -> bool {
-        let prompt = self.prompt().await.unwrap_or_default();
-        self.room(&prompt, input).is_some()
-    }
-
-    /// The tokens that are left for the history. `None`: the input does not fit.
-    fn room(&self, system: &str, input: &str) -> Option<usize> {
-        let used = tokens_of(&[Message::new(Role::System, system), Message::new(Role::User, input)]);
-        self.0.settings.context_tokens.checked_sub(used)
     }
 
     async fn save_accepted(self, ticket: Ticket) -> Result<(), Refusal> {
@@ -373,11 +286,18 @@ impl Worker {
         let Some(place) = found.and_then(|session| session.place(id)) else { return Ok(None) };
         let is_in_hand = self.0.held().queue.is_in_hand(&session, id);
         let state = match place {
+            // Its answer is being saved.
+            Place::Ended(_) if is_in_hand => State::Working,
             Place::Ended(outcome) => State::Ended(outcome),
             Place::Waiting if is_in_hand => State::Working,
             Place::Waiting => State::Queued,
         };
         Ok(Some((session, state)))
+    }
+
+    /// From now on, every task is refused.
+    pub(crate) fn refuse_tasks(&self) {
+        self.0.held().is_ending = true;
     }
 
     /// Works until `end`, and then for `grace` on the tasks that it has. Then everything is saved.
@@ -406,7 +326,7 @@ impl Worker {
                 () = &mut saving => {}
                 () = end.cancelled(), if ends_at.is_none() => {
                     ends_at = Some(Instant::now() + grace);
-                    self.0.held().is_ending = true;
+                    self.refuse_tasks();
                 }
                 () = until(ends_at) => break,
             }
@@ -430,7 +350,7 @@ impl Worker {
         let (session, id, seconds) =
             (ticket.session.as_str(), ticket.id.as_str(), begun.elapsed().as_secs_f32());
         match &done {
-            Ok(Done { completion: Completion { text: _, usage }, summary: _ }) => {
+            Ok(Done { completion: Completion { text: _, usage, is_cut: _ }, summary: _ }) => {
                 let attributes =
                     json!({"session": session, "id": id, "seconds": seconds, "tokens": usage.total()});
                 self.0.log.info("task done", &attributes);
@@ -444,127 +364,10 @@ impl Worker {
         self.finish(&ticket, done).await;
     }
 
-    /// One task with everything that it asks the model.
-    async fn turn(&self, ticket: &Ticket, until: Instant) -> Result<Done, Fault> {
-        let input = self
-            .0
-            .held()
-            .live
-            .get(&ticket.session)
-            .and_then(|session| session.input(&ticket.id).map(str::to_owned));
-        let Some(input) = input else {
-            return Err(Fault::new(Cause::Model, "the task is not in its session"));
-        };
-        let mut system = self.prompt().await?;
-        let Some(mut room) = self.room(&system, &input) else {
-            let most = self.0.settings.context_tokens;
-            let why = format!("the input does not fit beside the prompt: AGENT_CONTEXT_TOKENS is {most}");
-            return Err(Fault::new(Cause::Spec, why));
-        };
-        let records = self.records(&input, until).await;
-        // Records are left out before an input is refused.
-        if let Some(left) = room.checked_sub(tokens(&records)) {
-            system.push_str(&records);
-            room = left;
-        }
-        let History { summary, left_out } = self.history(&ticket.session, room, until).await?;
-        let text = summary.as_ref().map(|summary| summary.text.as_str());
-        let messages = self
-            .0
-            .held()
-            .live
-            .get(&ticket.session)
-            .map(|session| session.prompt(system, text, left_out, &input));
-        let messages = messages.unwrap_or_default();
-        let completion = self.ask(&messages, None, until, |piece| self.0.show(ticket, piece)).await?;
-        Ok(Done { completion, summary })
-    }
-
-    async fn ask(
-        &self,
-        messages: &[Message],
-        most_tokens: Option<usize>,
-        until: Instant,
-        pieces: impl FnMut(Piece<'_>),
-    ) -> Result<Completion, Fault> {
-        let completion = self.0.model.complete(messages, most_tokens, until, pieces).await?;
-        let mut held = self.0.held();
-        held.tokens = held.tokens.saturating_add(completion.usage.total());
-        Ok(completion)
-    }
-
-    async fn prompt(&self) -> Result<String, Fault> {
-        let Settings { role, prompts, .. } = self.0.settings.clone();
-        let read = spawn_blocking(move || prompt(prompts.as_deref(), &role)).await.map_err(io::Error::other);
-        read.and_then(|prompt| prompt).map_err(|error| {
-            let why = text::cut(error.to_string(), 300);
-            Fault::new(Cause::Spec, format!("the prompt of the role cannot be read: {why}"))
-        })
-    }
-
-    /// The part of the prompt with the nearest records of the memory.
-    async fn records(&self, input: &str, until: Instant) -> String {
-        if self.0.memory.is_empty() {
-            return String::new();
-        }
-        let input = text::cut(input.to_owned(), VECTOR_INPUT_BYTES);
-        let has_fault = lock(&self.0.last_fault).is_some_and(|at| at.elapsed() < VECTORS_AGAIN_AFTER);
-        let mut vector = None;
-        if self.0.memory.has_vectors() && !has_fault {
-            match self.0.model.embed(&input, until).await {
-                Ok(found) => vector = Some(found),
-                Err(Fault { cause: _, why, said: _ }) => self.0.no_vectors(&why),
-            }
-        }
-        let shared = self.0.clone();
-        // Many records take longer than a scrape may wait.
-        let found = spawn_blocking(move || {
-            let by_vector = vector.and_then(|vector| {
-                let found = shared.memory.nearest_by_vector(vector);
-                if found.is_none() {
-                    shared.no_vectors(
-                        "the vectors of the memory have another dimension: set AGENT_EMBEDDING_MODEL",
-                    );
-                }
-                found
-            });
-            section(&by_vector.unwrap_or_else(|| shared.memory.nearest_by_words(&input)))
-        });
-        found.await.unwrap_or_default()
-    }
-
-    /// What of the history is sent. Beyond `room` tokens, the model makes a summary of the oldest messages. The session
-    /// stays as it is: the summary belongs to it once the task is done.
-    async fn history(&self, name: &Name, room: usize, until: Instant) -> Result<History, Fault> {
-        let longest = self.0.settings.context_tokens;
-        let wanted = self.0.held().live.get(name).and_then(|session| {
-            let beyond = session.beyond(room);
-            let (conversation, oldest) = session.to_summarize(beyond, longest * 4);
-            (beyond > 0).then(|| (beyond, session.unfitting(room), oldest, conversation))
-        });
-        let Some((beyond, unfitting, oldest, conversation)) = wanted else { return Ok(History::default()) };
-        let messages = [Message::new(Role::System, SUMMARY_PROMPT), Message::new(Role::User, conversation)];
-        let summary = match self.ask(&messages, Some((longest / SUMMARY_SHARE).max(64)), until, |_| {}).await
-        {
-            Ok(Completion { text, usage: _ }) => Some(text).filter(|text| !text.trim().is_empty()),
-            // The task would fail for the same cause.
-            Err(fault @ Fault { cause: Cause::Deadline | Cause::Spec, .. }) => return Err(fault),
-            Err(Fault { cause: Cause::Model, why, said: _ }) => {
-                let attributes = json!({"session": name.as_str(), "messages": unfitting, "error": why});
-                self.0.log.warn("old messages are not sent, because there is no summary", &attributes);
-                None
-            }
-        };
-        Ok(match summary {
-            Some(text) => History { summary: Some(Summary { text, oldest }), left_out: beyond },
-            None => History { summary: None, left_out: unfitting },
-        })
-    }
-
     async fn finish(&self, ticket: &Ticket, done: Result<Done, Fault>) {
         let (outcome, summary) = match done {
-            Ok(Done { completion: Completion { text, usage }, summary }) => {
-                (Outcome::Done { output: text, usage }, summary)
+            Ok(Done { completion: Completion { text, usage, is_cut }, summary }) => {
+                (Outcome::Done { output: text, usage, is_cut }, summary)
             }
             Err(fault) => (Outcome::Failed { cause: fault.cause, error: fault.message() }, None),
         };
@@ -599,21 +402,39 @@ impl Worker {
         spawn_blocking(move || shared.read(&session)).await.unwrap_or(Err(Refusal::NotSaved))
     }
 
-    /// Whether the session is saved.
+    /// Whether the session is saved. The log says why it is not.
     async fn save(&self, session: &Name) -> bool {
+        let saved = self.try_to_save(session).await;
+        if let Err(error) = &saved {
+            let attributes = json!({"session": session.as_str(), "error": error.to_string()});
+            self.0.log.warn("a session cannot be saved", &attributes);
+        }
+        saved.is_ok()
+    }
+
+    async fn try_to_save(&self, session: &Name) -> io::Result<()> {
         let (shared, session) = (self.0.clone(), session.clone());
-        spawn_blocking(move || shared.save(&session)).await.unwrap_or(false)
+        spawn_blocking(move || shared.save(&session)).await.map_err(io::Error::other)?
     }
 
     /// Saves again and again what could not be saved. It never ends.
     async fn save_again(&self) {
+        let mut said: Option<Instant> = None;
         loop {
             sleep(SAVE_AGAIN_AFTER).await;
             let names: Vec<Name> = self.0.held().unsaved.keys().cloned().collect();
+            let (mut failed, mut last) = (0, None);
             for name in names {
-                if self.save(&name).await {
-                    self.0.held().close(&name);
+                match self.try_to_save(&name).await {
+                    Ok(()) => self.0.held().close(&name),
+                    Err(error) => (failed, last) = (failed + 1, Some(error)),
                 }
+            }
+            let is_news = said.is_none_or(|said| said.elapsed() >= SAID_AGAIN_AFTER);
+            if let Some(error) = last.filter(|_| is_news) {
+                said = Some(Instant::now());
+                let attributes = json!({"sessions": failed, "error": error.to_string()});
+                self.0.log.warn("sessions still cannot be saved", &attributes);
             }
         }
     }
@@ -634,197 +455,6 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-enum Accepted {
-    New(watch::Receiver<Progress>),
-    Known(watch::Receiver<Progress>),
-    Not(Refusal),
-}
-
-impl Held {
-    /// A session of a process before.
-    fn restore(&mut self, session: Session) {
-        let name = session.name.clone();
-        self.known.insert(name.clone(), Known { standing: session.standing(), compared: None });
-        session.ids().for_each(|id| self.ids.keep(id, &name));
-        for task in session.waiting() {
-            let ticket = Ticket { session: name.clone(), id: task.id.clone() };
-            self.progress.insert(ticket.clone(), watch::channel(Progress::default()).0);
-            self.queue.push(ticket);
-        }
-        if !session.is_idle() {
-            self.live.insert(name, session);
-        }
-    }
-
-    fn accept(&mut self, ticket: &Ticket, task: Task, fits: bool, settings: &Settings) -> Accepted {
-        if self.is_ending {
-            return Accepted::Not(Refusal::Ending);
-        }
-        if let Some(progress) = self.progress.get(ticket) {
-            return Accepted::Known(progress.subscribe());
-        }
-        let Some(session) = self.live.get_mut(&ticket.session) else {
-            return Accepted::Not(Refusal::NotSaved);
-        };
-        // A task that has failed has changed nothing, so it is done again.
-        if let Some(Place::Ended(Outcome::Done { output, usage })) = session.place(&ticket.id) {
-            let text = output.clone();
-            let end = Some(End::Outcome(Outcome::Done { output, usage }));
-            return Accepted::Known(watch::channel(Progress { attempt: 1, text, end }).1);
-        }
-        if !fits {
-            return Accepted::Not(Refusal::TooLarge { context_tokens: settings.context_tokens });
-        }
-        if self.queue.waiting() >= settings.queue {
-            return Accepted::Not(Refusal::QueueFull);
-        }
-        match session.accept(task, now()) {
-            Ok(()) => {}
-            Err(NotTaken::TooManyWaiting) => return Accepted::Not(Refusal::SessionFull),
-            Err(NotTaken::Known) => {
-                let progress = self.progress.entry(ticket.clone()).or_default();
-                return Accepted::Known(progress.subscribe());
-            }
-        }
-        self.changed(&ticket.session);
-        self.ids.keep(&ticket.id, &ticket.session);
-        let (sender, receiver) = watch::channel(Progress::default());
-        self.progress.insert(ticket.clone(), sender);
-        Accepted::New(receiver)
-    }
-
-    /// The file of a session lacks a change. It is called in the same lock of `held` as the change.
-    fn changed(&mut self, name: &Name) {
-        if self.live.contains_key(name) {
-            self.changes += 1;
-            self.unsaved.insert(name.clone(), self.changes);
-        }
-    }
-
-    /// Takes a session out of memory if its file has everything.
-    fn close(&mut self, name: &Name) {
-        let is_idle = self.live.get(name).is_some_and(Session::is_idle) && !self.queue.is_busy(name);
-        if is_idle && !self.unsaved.contains_key(name) {
-            self.live.remove(name);
-        }
-    }
-}
-
-/// What waits for the disk. It runs on threads that may wait.
-impl Shared {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        lock(&self.held)
-    }
-
-    fn read(&self, name: &Name) -> Result<(), Refusal> {
-        let _disk = lock(&self.disk);
-        {
-            let mut held = self.held();
-            if held.live.contains_key(name) {
-                return Ok(());
-            }
-            // A new session is known once it is saved.
-            if !held.known.contains_key(name) {
-                held.live.insert(name.clone(), Session::new(name.clone(), now()));
-                return Ok(());
-            }
-        }
-        match self.store.read(name) {
-            Ok(Some(session)) => {
-                self.held().live.insert(name.clone(), session);
-                Ok(())
-            }
-            Ok(None) => Err(self.unreadable(name, "it does not exist any more")),
-            Err(error) => Err(self.unreadable(name, &error.to_string())),
-        }
-    }
-
-    fn unreadable(&self, name: &Name, why: &str) -> Refusal {
-        let attributes = json!({"session": name.as_str(), "error": text::cut(why.to_owned(), 300)});
-        self.log.warn("the file of a session cannot be read", &attributes);
-        Refusal::NotSaved
-    }
-
-    fn save(&self, name: &Name) -> bool {
-        let _disk = lock(&self.disk);
-        let (standing, text, change) = {
-            let held = self.held();
-            // A session that has left the memory has everything in its file.
-            let Some(session) = held.live.get(name) else { return true };
-            (session.standing(), serde_json::to_vec(session), held.unsaved.get(name).copied())
-        };
-        let written = text.map_err(io::Error::from).and_then(|text| self.store.write(name, &text));
-        let mut held = self.held();
-        match written {
-            Ok(()) => {
-                // A change that came while the file was written is still to be saved.
-                if held.unsaved.get(name).copied() == change {
-                    held.unsaved.remove(name);
-                }
-                let compared = held.known.get(name).and_then(|known| known.compared);
-                held.known.insert(name.clone(), Known { standing, compared });
-                self.drop_oldest(&mut held);
-                true
-            }
-            Err(error) => {
-                let attributes = json!({"session": name.as_str(), "error": error.to_string()});
-                self.log.warn("a session cannot be saved", &attributes);
-                false
-            }
-        }
-    }
-
-    /// A worker that never forgets would some day be too large for a checkpoint.
-    fn drop_oldest(&self, held: &mut Held) {
-        while held.known.len() > MOST_SESSIONS {
-            let idle = held.known.iter().filter(|(name, _)| !held.live.contains_key(*name));
-            let oldest = idle.min_by_key(|(_, known)| known.standing.updated).map(|(name, _)| name.clone());
-            let Some(oldest) = oldest else { return };
-            held.known.remove(&oldest);
-            let removed = self.store.remove(&oldest).map_err(|error| error.to_string()).err();
-            let attributes = json!({"session": oldest.as_str(), "most": MOST_SESSIONS, "error": removed});
-            self.log.warn("the session that was not used for longest is removed", &attributes);
-        }
-    }
-
-    fn set_aside(&self, name: &Name) -> bool {
-        let _disk = lock(&self.disk);
-        {
-            let held = self.held();
-            if held.live.contains_key(name) || !held.known.contains_key(name) {
-                return false;
-            }
-        }
-        let moved = self.store.set_aside(name);
-        let attributes =
-            json!({"session": name.as_str(), "error": moved.as_ref().map_err(ToString::to_string).err()});
-        self.log.warn("a session is set aside: another worker has a newer copy", &attributes);
-        if moved.is_ok() {
-            self.held().known.remove(name);
-        }
-        moved.is_ok()
-    }
-
-    fn show(&self, ticket: &Ticket, piece: Piece<'_>) {
-        let held = self.held();
-        let Some(progress) = held.progress.get(ticket) else { return };
-        progress.send_modify(|progress| match piece {
-            Piece::Attempt => {
-                progress.attempt += 1;
-                progress.text.clear();
-            }
-            Piece::Text(text) => progress.text.push_str(text),
-        });
-    }
-
-    fn no_vectors(&self, why: &str) {
-        let mut last = lock(&self.last_fault);
-        *last = Some(Instant::now());
-        let attributes = json!({"error": why, "seconds": VECTORS_AGAIN_AFTER.as_secs()});
-        self.log.warn("records are found by words for a while: there is no vector", &attributes);
-    }
-}
-
 /// Milliseconds since 1970.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -838,6 +468,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Standing;
 
     fn name(text: &str) -> Name {
         Name::parse(text).unwrap()
@@ -879,7 +510,7 @@ mod tests {
         worker.submit(&name("s"), task("a")).await.unwrap();
         let ticket = worker.next().unwrap();
         let usage = crate::session::Usage::default();
-        let completion = Completion { text: "answer".to_owned(), usage };
+        let completion = Completion { text: "answer".to_owned(), usage, is_cut: false };
         let mut finishing = std::pin::pin!(worker.finish(&ticket, Ok(Done { completion, summary: None })));
         // The write of the answer waits, because the test has the disk.
         let disk = lock(&worker.0.disk);
@@ -895,7 +526,7 @@ mod tests {
         let Ok(Some((_, State::Ended(outcome)))) = next.state(&name("a"), None).await else {
             panic!("the answer is lost")
         };
-        assert_eq!(outcome, Outcome::Done { output: "answer".to_owned(), usage });
+        assert_eq!(outcome, Outcome::Done { output: "answer".to_owned(), usage, is_cut: false });
     }
 
     #[tokio::test]
@@ -933,12 +564,51 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let worker = worker(folder.path(), 9);
         worker.submit(&name("s"), task("a")).await.unwrap();
-        assert!(!worker.set_aside(&name("s")).await);
+        let copy = || worker.report(Some(&name("s"))).standing.unwrap();
+        assert!(!worker.set_aside(&name("s"), copy()).await);
         let end = CancellationToken::new();
         end.cancel();
         worker.clone().work(end, Duration::from_secs(5)).await;
-        assert!(worker.set_aside(&name("s")).await);
+        assert!(!worker.set_aside(&name("s"), Standing::default()).await, "it has changed since");
+        assert!(worker.set_aside(&name("s"), copy()).await);
         assert_eq!(worker.was_compared(&name("s"), Duration::MAX), None);
+    }
+
+    /// A session of another worker with so many turns, and a task that waits.
+    fn other(turns: u64) -> Session {
+        let text =
+            json!({"name": "s", "turns": turns, "updated": 1, "waiting": [{"id": "a", "input": "hello"}]});
+        serde_json::from_value(text).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_session_is_taken_over_with_its_tasks_unless_this_copy_is_as_new_or_has_tasks() {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = worker(folder.path(), 9);
+        assert_eq!(worker.take_over(other(2)).await, Ok(true));
+        assert_eq!(worker.counts().waiting, 1);
+        assert_eq!(worker.take_over(other(2)).await, Ok(false), "the answer to the first request was lost");
+        assert_eq!(worker.take_over(other(3)).await, Err(Refusal::NotTaken), "its task is being worked on");
+        worker.refuse_tasks();
+        assert_eq!(worker.take_over(other(9)).await, Err(Refusal::Ending));
+        let copy = worker.copy(&name("s")).await.unwrap();
+        assert_eq!(serde_json::from_slice::<Session>(&copy).unwrap(), other(2));
+        worker.given(&name("s")).await;
+        assert_eq!((worker.sessions(false), worker.copy(&name("s")).await), (vec![], None));
+        assert_eq!(self::worker(folder.path(), 9).sessions(false), [], "no process has it after this one");
+    }
+
+    #[tokio::test]
+    async fn a_full_worker_takes_no_session_over_and_loses_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = worker(folder.path(), 9);
+        {
+            let standing = Standing::default();
+            let known = |number| (name(&format!("n-{number}")), held::Known { standing, compared: None });
+            worker.0.held().known = (0..files::MOST_SESSIONS).map(known).collect();
+        }
+        assert_eq!(worker.take_over(other(2)).await, Err(Refusal::NotTaken));
+        assert_eq!(worker.sessions(false).len(), files::MOST_SESSIONS);
     }
 
     #[tokio::test]

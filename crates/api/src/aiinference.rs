@@ -74,6 +74,10 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     ).message("must not name gpu.resourceName: the loader needs no GPU").field_path(".modelLoader.resources"),
     validation = Rule::new("self.gpu.count > 0 || !has(self.parallelism)")
         .message("must not be set when gpu.count is 0").field_path(".parallelism"),
+    validation = Rule::new("self.engine != 'triton' || !has(self.stallSeconds)")
+        .message("must not be set with engine triton, which does not report tokens").field_path(".stallSeconds"),
+    validation = Rule::new("self.engine != 'triton' || !has(self.listen) || self.listen != 'Dual'")
+        .message("must not be Dual with engine triton, which listens on one family").field_path(".listen"),
     validation = Rule::new("self.engine != 'triton' || !has(self.parallelism)")
         .message("must not be set with engine triton: the configuration of each model decides").field_path(".parallelism"),
     validation = Rule::new(
@@ -223,8 +227,38 @@ pub struct AIInferenceSpec {
     #[schemars(range(min = 0, max = 7200))]
     pub drain_seconds: Option<i32>,
 
+    /// Seconds after which an engine with running requests and without a token counts as stalled, 60 to 86400. It is restarted,
+    /// and the reason is EngineStalled. Must be longer than the engine reads the longest prompt. Not with triton, which does
+    /// not report tokens. Default: none, and no engine is restarted for it. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 60, max = 86_400))]
+    pub stall_seconds: Option<i32>,
+
+    /// Addresses that the engine accepts requests on. IPv4: as its image does. IPv6: for clusters whose pods have IPv6
+    /// addresses; vllm and tgi also listen on IPv4, triton does not. Dual: both families, and the Service gets an address of
+    /// each where the cluster has both; not with triton. Default: IPv4. Changing it restarts pods.
+    // The default is not serialized, so that the hash of specs without this field does not change.
+    #[serde(default, skip_serializing_if = "Listen::is_ipv4")]
+    #[schemars(extend("default" = "IPv4"))]
+    pub listen: Listen,
+
     #[serde(flatten)]
     pub pods: PodOptions,
+}
+
+/// Addresses that an engine accepts requests on.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Listen {
+    #[default]
+    IPv4,
+    IPv6,
+    Dual,
+}
+
+impl Listen {
+    fn is_ipv4(&self) -> bool {
+        *self == Listen::IPv4
+    }
 }
 
 /// How the GPUs of a pod share the model.

@@ -21,6 +21,9 @@ pub mod options {
     pub const SIZE_LIMIT: &str = "size-limit";
 }
 
+/// Begins what the liveness probe of an engine that stalls writes to the termination log.
+pub const STALLED: &str = "EngineStalled: ";
+
 /// The field of a user's object whose fields describe the store; messages name them. A variable, because programs of
 /// earlier releases refuse an option that they do not know.
 pub const FIELDS: &str = "TRANSFER_FIELDS";

@@ -89,6 +89,8 @@ pub const COMPLETE: &str = "Complete";
 pub const WARMUP_TIMEOUT: &str = "WarmupTimeout";
 /// A container ends again and again.
 pub const CRASH_LOOP: &str = "CrashLoop";
+/// An engine had running requests and gave no token for `stallSeconds`.
+pub const ENGINE_STALLED: &str = "EngineStalled";
 /// A container used more memory than its limit.
 pub const OUT_OF_MEMORY: &str = "OutOfMemory";
 /// A kubelet cannot pull an image.

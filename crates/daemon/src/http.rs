@@ -25,9 +25,11 @@ use tokio_util::sync::CancellationToken;
 /// Two scrapers and the kubelet need three connections.
 pub const LIMITS: Limits = Limits {
     connections: 64,
+    when_full: WhenFull::CloseOldest,
     head: Duration::from_secs(10),
     life: Duration::from_secs(60),
     last_answer: Duration::from_secs(10),
+    at_stop: Duration::from_secs(10),
 };
 
 /// Larger heads are answered 431. hyper needs at least 8 KiB.
@@ -39,14 +41,26 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// What clients may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// One more closes the oldest: probes are short, so a client that holds connections loses its own.
     pub connections: usize,
+    /// What happens to one more.
+    pub when_full: WhenFull,
     /// From the start of a connection, or from the last answer on it, to the end of the next head.
     pub head: Duration,
     /// After it a connection gets no further request.
     pub life: Duration,
-    /// For the client to read the answer that is under way when the life of its connection ends.
+    /// For the answer that is under way when the life of its connection ends.
     pub last_answer: Duration,
+    /// For the answer that is under way when the server stops.
+    pub at_stop: Duration,
+}
+
+/// What a connection more than there may be does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It closes the oldest: probes are short, so a client that holds connections loses its own.
+    CloseOldest,
+    /// It waits: an answer may take long, and must not be cut.
+    Wait,
 }
 
 /// Serves until `stop`.
@@ -54,12 +68,13 @@ pub async fn serve(limits: Limits, listener: TcpListener, router: Router, stop: 
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
+        let is_full = connections.len() >= limits.connections;
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             // Frees what an ended connection held.
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => {
+            accepted = listener.accept(), if !is_full || limits.when_full == WhenFull::CloseOldest => {
                 let Ok((stream, _)) = accepted else {
                     sleep(ACCEPT_AGAIN_AFTER).await;
                     continue;
@@ -89,10 +104,17 @@ async fn connection(limits: Limits, stream: TcpStream, router: Router, stop: Can
     tokio::select! {
         _ = served.as_mut() => return,
         () = stop.cancelled() => {}
-        () = sleep(limits.life) => {}
+        () = sleep(limits.life) => {
+            served.as_mut().graceful_shutdown();
+            tokio::select! {
+                _ = served.as_mut() => return,
+                () = stop.cancelled() => {}
+                () = sleep(limits.last_answer) => return,
+            }
+        }
     }
     served.as_mut().graceful_shutdown();
-    let _ = timeout(limits.last_answer, served).await;
+    let _ = timeout(limits.at_stop, served).await;
 }
 
 /// The answer to a scrape.
@@ -114,7 +136,14 @@ mod tests {
     use super::*;
 
     /// Each limit is too long for the test but the one that it is about.
-    const NONE: Limits = Limits { connections: 64, head: FOREVER, life: FOREVER, last_answer: FOREVER };
+    const NONE: Limits = Limits {
+        connections: 64,
+        when_full: WhenFull::CloseOldest,
+        head: FOREVER,
+        life: FOREVER,
+        last_answer: FOREVER,
+        at_stop: FOREVER,
+    };
     const FOREVER: Duration = Duration::from_secs(3_600);
     const SHORT: Duration = Duration::from_millis(50);
     const DEADLINE: Duration = Duration::from_secs(20);
@@ -198,6 +227,33 @@ mod tests {
         ask(&mut second).await;
         drop(second);
         ask(&mut probe).await;
+    }
+
+    #[tokio::test]
+    async fn one_connection_too_many_waits_where_no_answer_may_be_cut() {
+        let (address, _stop) = start(Limits { connections: 1, when_full: WhenFull::Wait, ..NONE }).await;
+        let mut first = client(address).await;
+        ask(&mut first).await;
+        let mut second = client(address).await;
+        let asked = tokio::spawn(async move { ask(&mut second).await });
+        ask(&mut first).await;
+        assert!(!asked.is_finished());
+        drop(first);
+        timeout(DEADLINE, asked).await.expect("it is answered").unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_answer_under_way_outlives_its_connection_but_not_the_server() {
+        let (address, stop) = start(Limits { life: SHORT, at_stop: SHORT, ..NONE }).await;
+        let mut slow = client(address).await;
+        slow.write_all(b"GET /large HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+        let mut read = vec![0; 1 << 20];
+        slow.read_exact(&mut read).await.unwrap();
+        sleep(4 * SHORT).await;
+        slow.read_exact(&mut vec![0; 32 << 20]).await.expect("the answer goes on");
+        stop.cancel();
+        sleep(4 * SHORT).await;
+        assert!(until_closed(&mut slow).await < 31 << 20);
     }
 
     #[tokio::test]

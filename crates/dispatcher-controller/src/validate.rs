@@ -147,6 +147,13 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
         )));
     }
     let image = spec.image.as_deref().or_else(|| defaults.worker_image(spec.role));
+    let (metrics_port, task_port) = (metrics_port(spec)?, task_port(spec)?);
+    // Another image may serve both on one port.
+    if image.is_none() && task_port == Some(metrics_port) {
+        return Err(Invalid(format!(
+            "spec.service.port: the agent that ships serves its metrics on {metrics_port}; use another port"
+        )));
+    }
     Ok(ValidDispatcher {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
@@ -163,8 +170,8 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
         memory: memory(spec, defaults)?,
         checkpoint: checkpoint(spec)?,
         probes: probes(spec)?,
-        metrics_port: metrics_port(spec)?,
-        task_port: task_port(spec)?,
+        metrics_port,
+        task_port,
         workers: workers(spec, defaults.load_max_age)?,
         pods: spec.pods.clone(),
         refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH).cloned()),
@@ -363,6 +370,9 @@ mod tests {
         assert_eq!(image("{role: coder}"), ("a:1".to_owned(), false));
         assert_eq!(image("{role: reviewer}"), ("agent:2".to_owned(), true));
         assert_eq!(image("{role: reviewer, image: 'own:3'}"), ("own:3".to_owned(), false));
+        let one_port = "{role: reviewer, service: {port: 9100}}";
+        assert!(refusal(one_port, &[]).contains("serves its metrics on 9100"));
+        assert!(validate(&dispatcher(one_port), &defaults(&["--reviewer-image=a:1"])).is_ok());
         let memory = "{role: coder, memoryConfig: {collection: code, dim: 3}}";
         assert!(refusal(memory, &["--coder-image=a:1"]).contains("--memory-endpoint"));
         let flags = ["--coder-image=a:1", "--memory-endpoint=http://chroma:8000", "--memory-secret-name=key"];

@@ -23,6 +23,8 @@ pub(crate) struct Profile {
     pub(crate) health: Health,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
+    /// `None`: the engine has no metrics that show that it stalls.
+    pub(crate) life: Option<Life>,
     /// Environment in addition to HOME and USER; users may override it.
     pub(crate) env: &'static [(&'static str, &'static str)],
     arguments: fn(&Invocation<'_>) -> Vec<String>,
@@ -55,6 +57,16 @@ pub(crate) struct Drain {
     pub(crate) seconds: i64,
 }
 
+/// Metrics that show whether an engine with requests works on them. Those that it does not have are ignored. They may stand
+/// still while a long prompt is read, so the user decides how long is too long.
+#[derive(Debug)]
+pub(crate) struct Life {
+    /// Requests that it works on.
+    pub(crate) running: &'static str,
+    /// One of them changes while the engine works.
+    pub(crate) moves: &'static [&'static str],
+}
+
 /// Major and minor version of an engine.
 pub(crate) type Version = (u32, u32);
 
@@ -76,6 +88,8 @@ pub(crate) struct Invocation<'a> {
     pub(crate) parallelism: Parallelism,
     /// How long running requests get after SIGTERM.
     pub(crate) drain_seconds: i64,
+    /// On all addresses of both families.
+    pub(crate) is_ipv6: bool,
     /// The user's entry point; empty for the image's own.
     pub(crate) command: &'a [String],
     /// Derived from the object's uid; see `plan::pod::engine`.
@@ -90,6 +104,16 @@ static VLLM: Profile = Profile {
     health: Health { ready: "/health", live: "/health" },
     metrics: Metrics { port: HTTP_PORT, path: "/metrics" },
     drain: Drain { seconds: 60 },
+    // The share of the cache grows while a prompt is read, with versions that report it then.
+    life: Some(Life {
+        running: "vllm:num_requests_running",
+        moves: &[
+            "vllm:iteration_tokens_total_count",
+            "vllm:generation_tokens_total",
+            "vllm:prompt_tokens_total",
+            "vllm:kv_cache_usage_perc",
+        ],
+    }),
     env: &[
         ("HF_HOME", "/home/engine/huggingface"),
         ("VLLM_CACHE_ROOT", "/home/engine/vllm"),
@@ -122,6 +146,8 @@ static VLLM: Profile = Profile {
         arguments.extend((data > 1).then(|| format!("--data-parallel-size={data}")));
         let drain = "--shutdown-timeout";
         arguments.extend(vllm_knows(drain, with.version).then(|| format!("{drain}={}", with.drain_seconds)));
+        // Without a host it listens on IPv4 alone: https://github.com/vllm-project/vllm/issues/22816
+        arguments.extend(with.is_ipv6.then(|| "--host=::".to_owned()));
         arguments
     },
 };
@@ -147,6 +173,7 @@ static TRITON: Profile = Profile {
     health: Health { ready: "/v2/health/ready", live: "/v2/health/live" },
     metrics: Metrics { port: 8002, path: "/metrics" },
     drain: Drain { seconds: 60 },
+    life: None,
     env: &[
         ("HF_HOME", "/home/engine/huggingface"),
         ("XDG_CACHE_HOME", "/home/engine/cache"),
@@ -172,6 +199,9 @@ static TRITON: Profile = Profile {
             "--metrics-port=8002".to_owned(),
             format!("--exit-timeout-secs={}", with.drain_seconds),
         ]);
+        // libevhtp takes an address of IPv6 only behind `ipv6:`, and then listens on IPv6 alone.
+        let on_ipv6 = ["--http-address=ipv6:::", "--grpc-address=[::]", "--metrics-address=ipv6:::"];
+        arguments.extend(on_ipv6.into_iter().filter(|_| with.is_ipv6).map(str::to_owned));
         arguments
     },
 };
@@ -183,6 +213,7 @@ static TGI: Profile = Profile {
     health: Health { ready: "/health", live: "/health" },
     metrics: Metrics { port: HTTP_PORT, path: "/metrics" },
     drain: Drain { seconds: 90 },
+    life: Some(Life { running: "tgi_batch_current_size", moves: &["tgi_batch_inference_count"] }),
     // The image's defaults are below /data, which is writable only for root.
     env: &[
         ("HF_HOME", "/home/engine/huggingface"),
@@ -201,6 +232,7 @@ static TGI: Profile = Profile {
             format!("--num-shard={}", with.parallelism.tensor),
             format!("--graceful-termination-timeout={}", with.drain_seconds),
         ]);
+        arguments.extend(with.is_ipv6.then(|| "--hostname=::".to_owned()));
         arguments
     },
 };
@@ -276,6 +308,7 @@ mod tests {
             version: version_of(image),
             parallelism,
             drain_seconds: 60,
+            is_ipv6: false,
             command,
             closed_key: "key",
             users,
@@ -325,6 +358,30 @@ mod tests {
             }
             assert!(has(flag, VLLM.image), "{flag}");
         }
+    }
+
+    #[test]
+    fn each_engine_listens_on_both_families_if_it_is_asked_to() {
+        let of = |engine, is_ipv6| {
+            let arguments = Profile::newest(engine).arguments(&Invocation {
+                model_path: "/models",
+                served_model_name: "name",
+                version: Some((0, 28)),
+                parallelism: SHARED,
+                drain_seconds: 60,
+                is_ipv6,
+                command: &[],
+                closed_key: "key",
+                users: &[],
+            });
+            let is_address = |argument: &String| argument.contains("::");
+            arguments.into_iter().filter(is_address).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(Engine::Vllm, true), "--host=::");
+        assert_eq!(of(Engine::Tgi, true), "--hostname=::");
+        let triton = "--http-address=ipv6::: --grpc-address=[::] --metrics-address=ipv6:::";
+        assert_eq!(of(Engine::Triton, true), triton);
+        assert!(Engine::ALL.into_iter().all(|engine| of(engine, false).is_empty()));
     }
 
     #[test]

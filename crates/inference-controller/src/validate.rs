@@ -7,8 +7,8 @@ use std::{net::IpAddr, time::Duration};
 
 use api::{
     aiinference::{
-        AIInference, AIInferenceSpec, Addressing, DEFAULT_SURGE_TIMEOUT_SECONDS, Disruption, Engine, Medium,
-        ModelLoader, ModelStore, ModelVolume, Rollout,
+        AIInference, AIInferenceSpec, Addressing, DEFAULT_SURGE_TIMEOUT_SECONDS, Disruption, Engine, Listen,
+        Medium, ModelLoader, ModelStore, ModelVolume, Rollout,
     },
     labels,
     pods::{EnvVar, PodOptions, Resources},
@@ -48,6 +48,9 @@ pub(crate) struct ValidInference {
     pub(crate) parallelism: Parallelism,
     /// `None`: the engine's default.
     pub(crate) drain_seconds: Option<i32>,
+    /// `None`: no engine counts as stalled.
+    pub(crate) stall_seconds: Option<i32>,
+    pub(crate) listen: Listen,
     pub(crate) env: Vec<EnvVar>,
     pub(crate) resources: Resources,
     pub(crate) gpus: Option<Gpus>,
@@ -170,6 +173,8 @@ pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invali
         engine_version: engine_version(spec)?,
         parallelism: parallelism(spec)?,
         drain_seconds: spec.drain_seconds,
+        stall_seconds: spec.stall_seconds,
+        listen: spec.listen,
         env: spec.env.clone(),
         resources,
         gpus,
@@ -578,6 +583,8 @@ mod tests {
             "engineVersion" => json!("0.17.1"),
             "parallelism" => json!({"pipeline": 1, "data": 1}),
             "drainSeconds" => json!(600),
+            "stallSeconds" => json!(600),
+            "listen" => json!("Dual"),
             "helperResources" => json!({"limits": {"cpu": "1"}}),
             "volumes" => json!([{"name": "a", "mountPath": "/a", "claimName": "c"}]),
             "envFrom" => json!([{"secretName": "a"}]),

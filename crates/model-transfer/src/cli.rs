@@ -29,6 +29,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Ends an engine that does not serve yet, and waits where one does: the preStop hook of its container
     PreStop(PreStop),
+    /// Whether an engine is healthy and works on its requests: the liveness probe of its container
+    Alive(Alive),
     #[command(flatten)]
     Transfer(Transfer),
 }
@@ -107,6 +109,31 @@ pub(crate) struct PreStop {
     /// How long to wait where the engine serves, or where that cannot be seen
     #[arg(long, default_value_t = 10)]
     pub(crate) wait_seconds: u64,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Alive {
+    /// Port of the engine
+    #[arg(long)]
+    pub(crate) port: u16,
+    /// Path that is answered with success while the engine is healthy
+    #[arg(long)]
+    pub(crate) path: String,
+    /// Path of its metrics, on the same port
+    #[arg(long)]
+    pub(crate) metrics_path: String,
+    /// Metric with the number of requests that it works on
+    #[arg(long, value_name = "METRIC")]
+    pub(crate) running: String,
+    /// Counter that grows while it works, once for each; one that it does not have is ignored
+    #[arg(long, value_name = "METRIC", required = true)]
+    pub(crate) moves: Vec<String>,
+    /// Seconds after which an engine with running requests counts as stalled if no counter has grown
+    #[arg(long)]
+    pub(crate) stall_after_seconds: u64,
+    /// File for what was seen, which lies in a folder of the container
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state: PathBuf,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,7 +1,8 @@
 //! `model-transfer` copies a model between an S3-compatible store and a folder.
 //!
 //! `pull` is the init container of a model server. `push` runs after a training run, and `check-store` before it.
-//! `check` looks at a model that is there already. `pre-stop` is the preStop hook of the engine that serves the model.
+//! `check` looks at a model that is there already. `pre-stop` is the preStop hook of the engine that serves the model,
+//! and `alive` its liveness probe.
 //!
 //! A run that is interrupted at any point is resumed by the next run. The exit code and the last line of the log give
 //! the reason of a failure; the line is also written to the termination log. README.md lists both for users.
@@ -20,6 +21,7 @@
 //! - `check_store.rs`: whether a push may be expected to work.
 //! - `check.rs`: whether a folder holds a model that an engine can load.
 //! - `pre_stop.rs`: the preStop hook; its parts are in `pre_stop`.
+//! - `alive.rs`: the liveness probe.
 //! - `store.rs`: the only file that speaks to the store, through `crates/object-storage`.
 //! - `keys.rs`: decides which keys may become paths.
 //! - `tree.rs`: opens paths below a root and follows no link.
@@ -34,6 +36,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alive;
 mod check;
 mod check_store;
 mod cli;
@@ -63,17 +66,26 @@ use tokio::{
 };
 use tracing::{error, info};
 
-use cli::{Arguments, Check, Command, Options, Transfer};
+use cli::{Alive, Arguments, Check, Command, Options, Transfer};
 use fault::{Cause, Fault};
 
 /// The name of its copy.
 const PROGRAM: &str = "model-transfer";
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // A probe has the environment of the engine. A variable that it cannot read is no fault of the engine.
+        Err(error) if std::env::args().nth(1).as_deref() == Some("alive") => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => error.exit(),
+    };
     progress::install_log();
     let done = match &arguments.command {
         Command::PreStop(wanted) => Ok(pre_stop::pre_stop(wanted)),
+        Command::Alive(wanted) => return probe(wanted, &arguments.options),
         Command::Transfer(wanted) => run(wanted, &arguments.options),
     };
     match done {
@@ -87,6 +99,20 @@ fn main() -> ExitCode {
             ExitCode::from(fault.cause.exit_code())
         }
     }
+}
+
+/// The kubelet shows what a probe that fails prints.
+fn probe(wanted: &Alive, options: &Options) -> ExitCode {
+    // Fails only if one is installed already, which is then used.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string());
+    let asked = runtime.and_then(|runtime| runtime.block_on(alive::alive(wanted, &options.termination_log)));
+    let (text, code) = match asked {
+        Ok(text) => (text, ExitCode::SUCCESS),
+        Err(text) => (text, ExitCode::FAILURE),
+    };
+    let _ = io::Write::write_all(&mut io::stdout(), format!("{text}\n").as_bytes());
+    code
 }
 
 /// Threads for the connections: one per processor, and at least two, because a write may block one.

@@ -104,7 +104,7 @@ pub(crate) fn router(serving: &Arc<Serving>) -> Router {
             .route("/health", get(ready))
             .route("/v1/models", get(models))
             .route("/v1/completions", post(complete))
-            .route("/v1/chat/completions", post(complete))
+            .route("/v1/chat/completions", post(chat))
             .route("/metrics", get(metrics)),
         Engine::Triton(_) => router
             .route("/v2/health/ready", get(ready))
@@ -121,7 +121,7 @@ pub(crate) fn router(serving: &Arc<Serving>) -> Router {
         Engine::Tgi => router
             .route("/health", get(ready))
             .route("/generate", post(complete))
-            .route("/v1/chat/completions", post(complete))
+            .route("/v1/chat/completions", post(chat))
             .route("/metrics", get(metrics)),
     };
     router.with_state(Arc::clone(serving))
@@ -181,7 +181,23 @@ async fn metrics(State(serving): State<Arc<Serving>>) -> String {
 }
 
 async fn complete(State(serving): State<Arc<Serving>>, body: Bytes) -> Response {
-    let Ok(request) = serde_json::from_slice::<Value>(&body) else {
+    completed(&serving, &body, |_| json!({ "index": 0, "text": "tested", "finish_reason": "stop" })).await
+}
+
+/// Repeats what the user has said, so that a test sees the whole history.
+async fn chat(State(serving): State<Arc<Serving>>, body: Bytes) -> Response {
+    completed(&serving, &body, |request| {
+        let messages = request["messages"].as_array().into_iter().flatten();
+        let said = messages.filter(|message| message["role"] == "user");
+        let said: Vec<&str> = said.filter_map(|message| message["content"].as_str()).collect();
+        let message = json!({ "role": "assistant", "content": format!("heard: {}", said.join("; ")) });
+        json!({ "index": 0, "message": message, "finish_reason": "stop" })
+    })
+    .await
+}
+
+async fn completed(serving: &Serving, body: &[u8], choice: impl FnOnce(&Value) -> Value) -> Response {
+    let Ok(request) = serde_json::from_slice::<Value>(body) else {
         return serving.refuse(StatusCode::BAD_REQUEST, "the body is no JSON");
     };
     // vLLM has one name for its model; TGI ignores the name.
@@ -190,7 +206,7 @@ async fn complete(State(serving): State<Arc<Serving>>, body: Bytes) -> Response 
     {
         return serving.refuse(StatusCode::NOT_FOUND, &format!("the model `{wanted}` does not exist"));
     }
-    answer(&serving, serving.name()).await
+    answer(serving, serving.name(), choice(&request)).await
 }
 
 async fn infer(State(serving): State<Arc<Serving>>, extract::Path(name): extract::Path<String>) -> Response {
@@ -198,11 +214,12 @@ async fn infer(State(serving): State<Arc<Serving>>, extract::Path(name): extract
         let why = format!("Request for unknown model: '{name}' is not found");
         return serving.refuse(StatusCode::NOT_FOUND, &why);
     }
-    answer(&serving, &name).await
+    let choice = json!({ "index": 0, "text": "tested", "finish_reason": "stop" });
+    answer(&serving, &name, choice).await
 }
 
 /// Waits as long as an answer takes, and names the pod that answered.
-async fn answer(serving: &Serving, model: &str) -> Response {
+async fn answer(serving: &Serving, model: &str, choice: Value) -> Response {
     let Some(counters) = serving.counters(model) else {
         return serving.refuse(StatusCode::SERVICE_UNAVAILABLE, "the model is not loaded");
     };
@@ -214,7 +231,6 @@ async fn answer(serving: &Serving, model: &str) -> Response {
     let _running = Running::begin(&counters.running, &serving.in_flight);
     sleep(*answer).await;
     counters.succeeded.fetch_add(1, Ordering::Relaxed);
-    let choice = json!({ "index": 0, "text": "tested", "finish_reason": "stop" });
     Json(json!({ "model": model, "choices": [choice], "pod": pod, "revision": revision })).into_response()
 }
 

@@ -12,6 +12,9 @@ pub(crate) struct Counters {
     pub(crate) refused: AtomicU64,
 }
 
+/// Of each answer.
+const TOKENS: u64 = 10;
+
 /// Name, type and value.
 type Row = (&'static str, &'static str, u64);
 
@@ -48,6 +51,7 @@ fn rows(engine: &Engine, counters: &Counters) -> Vec<Row> {
             ("vllm:kv_cache_usage_perc", "gauge", 0),
             ("vllm:num_preemptions_total", "counter", 0),
             ("vllm:request_success_total", "counter", succeeded),
+            ("vllm:generation_tokens_total", "counter", succeeded * TOKENS),
         ],
         Engine::Triton(_) => vec![
             // Without the one that a single instance executes.

@@ -123,7 +123,7 @@ async fn until_tokens(scene: &Scene<'_>, tokens: i64) {
     .await;
 }
 
-async fn until_restarted(scene: &Scene<'_>, pod: &str, container: &str) {
+pub(super) async fn until_restarted(scene: &Scene<'_>, pod: &str, container: &str) {
     wait_for(&scene.api::<Pod>(), pod, &format!("{container} runs again"), within(), |pod| {
         let status = pod.status.as_ref();
         let all = status
@@ -138,7 +138,7 @@ async fn until_restarted(scene: &Scene<'_>, pod: &str, container: &str) {
 }
 
 /// Sends SIGKILL to the process in a pod whose command line begins so.
-fn kill(pod: &Pod, command: &[u8]) {
+pub(super) fn kill(pod: &Pod, command: &[u8]) {
     let uid = pod.metadata.uid.as_deref().expect("a uid");
     let processes = fs::read_dir("/proc").expect("processes").flatten().map(|entry| entry.path());
     let mut of_pod = processes.filter(|process| {

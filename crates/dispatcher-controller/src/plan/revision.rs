@@ -85,7 +85,15 @@ pub(super) fn replaced_by_agent(valid: &ValidDispatcher, observed: &Observed) ->
         return None;
     }
     let template: Value = serde_json::from_str(deployment.pinned_template.as_deref()?).ok()?;
-    Some(image_of(&template).unwrap_or("another image").to_owned())
+    let image = image_of(&template).unwrap_or("another image");
+    // A spec may name the agent itself.
+    (repository(image) != repository(&valid.image)).then(|| image.to_owned())
+}
+
+/// An image without its tag and digest.
+fn repository(image: &str) -> &str {
+    let image = image.split('@').next().unwrap_or_default();
+    image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(image, |(repository, _)| repository)
 }
 
 /// See `DesiredTemplate::has_pods`.

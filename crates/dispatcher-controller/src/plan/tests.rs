@@ -191,6 +191,11 @@ fn workers_are_not_replaced_by_the_agent_that_ships_unless_they_are_it() {
     assert_eq!(of_template(&scene, &release), None, "nothing is written");
     scene.edit_spec(|spec| spec.image = Some("shipped:1".to_owned()));
     assert_eq!(of_template(&scene, &release).as_deref(), Some("shipped:1"));
+    // The spec may leave it out again.
+    let written = serde_json::to_value(deployment_of(&scene.planned(&release, at(0)).unwrap())).unwrap();
+    scene.observe(|observed| observed.deployment = Some(serde_json::from_value(written).unwrap()));
+    scene.edit_spec(|spec| spec.image = None);
+    assert_eq!(of_template(&scene, &release).as_deref(), Some("shipped:1"));
     // A pool of the agent follows its spec, and its release.
     let mut scene = Scene::new("{role: coder}");
     let written = serde_json::to_value(deployment_of(&scene.planned(&release, at(0)).unwrap())).unwrap();

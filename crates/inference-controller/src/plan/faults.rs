@@ -5,12 +5,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::reasons;
+use api::{loader::STALLED, reasons};
 use jiff::Timestamp;
 use workload::{
     Cause, Finding,
     faults::{
-        container::{crash, fault_of_added, keeps_ending, quote, start_fault, written_cause},
+        container::{
+            crash, fault_of_added, is_out_of_memory, keeps_ending, last_end, quote, start_fault,
+            written_cause,
+        },
         crashes::{Crash, Log, log_to_read},
         event::{MissingSecret, SetupFailure},
         evictions,
@@ -21,7 +24,7 @@ use workload::{
     templates::{deployment::DeploymentView, revision::Revision},
     views::{
         claim,
-        pod::{Container, PodView},
+        pod::{Container, PodView, Terminated},
     },
 };
 
@@ -171,7 +174,9 @@ pub(super) fn demand(valid: &ValidInference) -> Option<Demand<'_>> {
 /// The capacity of the nodes. `None`: it is not known, or the pods select other nodes than this release would. A pinned
 /// template keeps the labels of GPU products that it was rendered with.
 pub(super) fn capacities<'o>(revision: &Revision<'_>, observed: &'o Observed) -> Option<&'o [NodeCapacity]> {
-    let selects_others = revision.outdated.iter().any(|field| field.starts_with("spec.affinity"));
+    let is_of_nodes =
+        |field: &String| field == "spec.affinity" || field.starts_with("spec.affinity.nodeAffinity");
+    let selects_others = revision.outdated.iter().any(is_of_nodes);
     observed.capacities.as_deref().filter(|_| !selects_others)
 }
 
@@ -200,7 +205,24 @@ fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<
         let raise = Some("spec.resources.limits.memory");
         keeps_ending(engine).map(|ended| crash(pod, engine, ended, why, raise))
     };
-    start_fault(pod, engine).or_else(crashed).map(|cause| FaultyCondition::Progressing.fault(cause))
+    start_fault(pod, engine)
+        .or_else(|| stalled(pod, engine))
+        .or_else(crashed)
+        .map(|cause| FaultyCondition::Progressing.fault(cause))
+}
+
+/// An engine that its liveness probe has found stalled, until the next one serves. The probe has written that to the
+/// termination log. One end is enough: it is no reboot.
+fn stalled(pod: &PodView, engine: &Container) -> Option<Cause> {
+    let is_named = |ended: &&Terminated| engine.started != Some(true) && !is_out_of_memory(ended);
+    let ended = last_end(engine).filter(is_named)?;
+    let how = quote(ended.message.strip_prefix(STALLED)?);
+    let (pod, times) = (pod.name(), engine.restart_count);
+    let message = format!(
+        "engine of pod {pod} was restarted ({times} restarts): {how}; see kubectl logs {pod} -c engine --previous, and \
+         spec.stallSeconds"
+    );
+    Some(Cause { reason: reasons::ENGINE_STALLED, message })
 }
 
 #[cfg(test)]
@@ -236,6 +258,27 @@ mod tests {
             "{{init: [{{name: model-loader, {state}}}], \
              containers: [{{name: engine, state: {{waiting: {{reason: PodInitializing}}}}}}]}}"
         ))
+    }
+
+    #[test]
+    fn an_engine_that_stalled_is_named_until_the_next_one_serves() {
+        let again = |more: &str, reason: &str| {
+            engine(&format!(
+                "restartCount: 1, {more} state: {{running: {{}}}}, lastState: {{terminated: {{exitCode: 137, \
+                 reason: {reason}, message: 'EngineStalled: requests run (3), and there was no token for 300 s'}}}}"
+            ))
+        };
+        let stalled = Some((reasons::ENGINE_STALLED, FaultyCondition::Progressing));
+        assert_eq!(again("started: false,", "Error"), stalled);
+        assert_eq!(again("started: true,", "Error"), None);
+        assert_eq!(again("started: false,", "OOMKilled"), None, "one end is no loop");
+        let message = fault(
+            "{name: chat-0, containers: [{name: engine, restartCount: 1, state: {running: {}}, lastState: \
+             {terminated: {exitCode: 143, message: 'EngineStalled: requests run (3)'}}}]}",
+        );
+        let message = message.unwrap().message;
+        let begin = "engine of pod chat-0 was restarted (1 restarts): requests run (3)";
+        assert!(message.starts_with(begin), "{message}");
     }
 
     #[test]

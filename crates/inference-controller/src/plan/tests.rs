@@ -242,6 +242,48 @@ fn the_headless_service_follows_its_field_and_restarts_nothing() {
 }
 
 #[test]
+fn the_service_gets_both_families_once_all_pods_listen_there() {
+    let policy = |scene: &Scene| {
+        let children = scene.plan().children;
+        let service = children.iter().find_map(|child| match child {
+            Child::Service(service) => service.spec.clone(),
+            _ => None,
+        });
+        service.unwrap().ip_family_policy
+    };
+    let mut scene = Scene::ready(1);
+    scene.edit_spec(|spec| spec.listen = api::aiinference::Listen::Dual);
+    assert_eq!(policy(&scene), None, "the pods listen on IPv4");
+    scene.settle(1);
+    assert_eq!(policy(&scene).as_deref(), Some("PreferDualStack"));
+    scene.older_pods(1);
+    assert_eq!(policy(&scene), None);
+    scene.edit_spec(|spec| spec.listen = api::aiinference::Listen::IPv6);
+    scene.settle(1);
+    assert_eq!(policy(&scene), None);
+}
+
+#[test]
+fn an_engine_is_asked_for_its_steps_only_if_the_user_says_how_long_is_too_long() {
+    let probe = |spec: &str| {
+        let template = template(&Scene::new(spec).plan());
+        serde_json::to_value(&template.spec.unwrap().containers[0].liveness_probe).unwrap()
+    };
+    let plain = probe("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
+    assert_eq!(plain["httpGet"]["path"], "/health");
+    let asked =
+        probe("{modelSource: s3://m, engine: vllm, gpu: {count: 1}, stallSeconds: 900, drainSeconds: 7200}");
+    let command = asked["exec"]["command"].to_string();
+    for part in
+        ["model-transfer\",\"alive", "--path=/health", "--stall-after-seconds=900", "--state=/home/engine/"]
+    {
+        assert!(command.contains(part), "{part}: {command}");
+    }
+    assert!(asked.get("httpGet").is_none());
+    assert_eq!(asked["terminationGracePeriodSeconds"], 30, "nothing is drained");
+}
+
+#[test]
 fn only_replace_allows_an_unavailable_pod() {
     let surge = |rollout: Rollout| {
         let mut scene = Scene::new(CHAT);

@@ -9,6 +9,7 @@ mod proxy;
 mod scene;
 
 mod addressing;
+mod alive;
 mod check;
 mod check_store;
 mod checks;

@@ -132,7 +132,7 @@ pub fn keeps_ending(container: &Container) -> Option<&Terminated> {
     (backs_off || (container.restart_count > 1 && was_short)).then_some(ended)
 }
 
-pub(crate) fn is_out_of_memory(ended: &Terminated) -> bool {
+pub fn is_out_of_memory(ended: &Terminated) -> bool {
     ended.reason == "OOMKilled"
 }
 

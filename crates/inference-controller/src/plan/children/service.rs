@@ -1,5 +1,6 @@
 //! The Service, which selects the pods of all revisions, and the headless one with the address of each.
 
+use api::aiinference::Listen;
 use k8s_openapi::{
     api::core::v1::{Service, ServicePort, ServiceSpec},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
@@ -19,11 +20,14 @@ use crate::{
 };
 
 pub(super) fn service(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Service {
+    // Pods of an older revision may listen on IPv4 alone.
+    let is_dual = valid.listen == Listen::Dual && revision.is_deployed && observed.others().next().is_none();
     Service {
         metadata: metadata(valid, names::service(&valid.name)),
         spec: Some(ServiceSpec {
             selector: Some(selector(&valid.name)),
             ports: Some(all_ports(revision, observed)),
+            ip_family_policy: is_dual.then(|| "PreferDualStack".to_owned()),
             ..ServiceSpec::default()
         }),
         ..Service::default()

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use api::pods::{EnvVar as Variable, Resources};
+use api::{
+    aiinference::Listen,
+    pods::{EnvVar as Variable, Resources},
+};
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerPort, EnvVar, ExecAction, Lifecycle, LifecycleHandler, ResourceRequirements,
@@ -39,6 +42,7 @@ pub(super) fn engine(
         version: valid.engine_version.or_else(|| version_of(image)),
         parallelism: valid.parallelism,
         drain_seconds: drain_seconds(valid, profile),
+        is_ipv6: valid.listen != Listen::IPv4,
         command: &valid.command,
         closed_key: &closed_key(valid),
         users: &users,
@@ -59,7 +63,7 @@ pub(super) fn engine(
         ports: Some(ports.collect()),
         startup_probe: Some(probes::startup(profile, valid.warmup_timeout_seconds)),
         readiness_probe: Some(probes::readiness(profile)),
-        liveness_probe: Some(probes::liveness(profile)),
+        liveness_probe: Some(probes::liveness(profile, valid.stall_seconds)),
         lifecycle: Some(Lifecycle {
             pre_stop: Some(LifecycleHandler {
                 exec: Some(ExecAction { command: Some(pre_stop(profile)) }),

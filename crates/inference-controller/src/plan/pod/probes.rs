@@ -1,11 +1,12 @@
 //! Startup, readiness and liveness probes, and the termination grace period.
 
 use k8s_openapi::{
-    api::core::v1::{HTTPGetAction, Probe},
+    api::core::v1::{ExecAction, HTTPGetAction, Probe},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 
-use crate::engine::Profile;
+use super::volumes::PROGRAM_PATH;
+use crate::engine::{HOME, HTTP_PORT, Life, Profile};
 
 /// Time for kube-proxies and gateways to remove the pod from their backends; the engine still serves.
 pub(super) const PRE_STOP_SECONDS: i64 = 10;
@@ -20,6 +21,8 @@ const PROBE_TIMEOUT: i32 = 5;
 /// One minute.
 const LIVENESS_FAILURES: i32 = 6;
 const READINESS_FAILURES: i32 = 3;
+/// With the preStop hook.
+const STALLED_GRACE_SECONDS: i64 = 30;
 
 /// The controller reports a warm-up timeout before the kubelet restarts the engine: the probe allows two periods more than
 /// `warmupTimeoutSeconds`.
@@ -31,8 +34,35 @@ pub(super) fn readiness(profile: &Profile) -> Probe {
     probe(profile.health.ready, READINESS_PERIOD, READINESS_FAILURES)
 }
 
-pub(super) fn liveness(profile: &Profile) -> Probe {
-    probe(profile.health.live, LIVENESS_PERIOD, LIVENESS_FAILURES)
+/// An engine whose metrics show that it stalls is asked by a program of ours, which also asks for its health.
+pub(super) fn liveness(profile: &Profile, stall_seconds: Option<i32>) -> Probe {
+    let by_path = probe(profile.health.live, LIVENESS_PERIOD, LIVENESS_FAILURES);
+    let Some((life, seconds)) = profile.life.as_ref().zip(stall_seconds) else { return by_path };
+    Probe {
+        http_get: None,
+        exec: Some(ExecAction { command: Some(alive(profile, life, seconds)) }),
+        timeout_seconds: Some(LIVENESS_PERIOD),
+        // A drain would wait for requests that never end.
+        termination_grace_period_seconds: Some(STALLED_GRACE_SECONDS),
+        ..by_path
+    }
+}
+
+fn alive(profile: &Profile, life: &Life, stall_seconds: i32) -> Vec<String> {
+    let moves = life.moves.iter().map(|name| format!("--moves={name}"));
+    [
+        format!("{PROGRAM_PATH}/model-transfer"),
+        "alive".to_owned(),
+        format!("--port={HTTP_PORT}"),
+        format!("--path={}", profile.health.live),
+        format!("--metrics-path={}", profile.metrics.path),
+        format!("--stall-after-seconds={stall_seconds}"),
+        format!("--state={HOME}/.alive"),
+        format!("--running={}", life.running),
+    ]
+    .into_iter()
+    .chain(moves)
+    .collect()
 }
 
 /// `terminationGracePeriodSeconds`.
