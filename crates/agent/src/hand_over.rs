@@ -38,18 +38,24 @@ pub(crate) async fn hand_over_idle(worker: &Worker, siblings: &Siblings, log: &L
 
 /// Gives away all sessions, until this time. The worker does nothing else any more.
 pub(crate) async fn hand_over_all(worker: &Worker, siblings: &Siblings, log: &Log, until: Instant) {
-    hand_over(worker, siblings, log, false, until).await;
+    // A sibling may have been slow, or have begun to end meanwhile. Without one, the state is restored elsewhere.
+    while hand_over(worker, siblings, log, false, until).await > 0 && Instant::now() + AGAIN_AFTER < until {
+        sleep(AGAIN_AFTER).await;
+    }
 }
 
-async fn hand_over(worker: &Worker, siblings: &Siblings, log: &Log, are_idle: bool, until: Instant) {
-    let sessions = worker.sessions(are_idle);
+/// How many sessions are left that a sibling may take.
+async fn hand_over(worker: &Worker, siblings: &Siblings, log: &Log, are_idle: bool, until: Instant) -> usize {
+    let sessions = worker.sessions(are_idle).await;
     if siblings.are_none() || sessions.is_empty() {
-        return;
+        return 0;
     }
     let (held, mut given) = (sessions.len(), 0);
     let offers = Offers { worker, siblings, failed: Mutex::default(), last: Mutex::default() };
+    let mut has_siblings = true;
     let work = async {
         let ready = siblings.ready().await;
+        has_siblings = !ready.is_empty();
         let given_each = stream::iter(sessions).map(|session| offers.give(&ready, session));
         let mut given_each = given_each.buffer_unordered(AT_ONCE);
         while let Some(is_given) = given_each.next().await {
@@ -65,6 +71,7 @@ async fn hand_over(worker: &Worker, siblings: &Siblings, log: &Log, are_idle: bo
         false if are_idle && given == 0 => {}
         false => log.warn("not all sessions were handed over", &attributes),
     }
+    if has_siblings { held - given } else { 0 }
 }
 
 struct Offers<'a> {

@@ -50,7 +50,9 @@ const BODIES: usize = 32;
 const CLIENTS: usize = 256;
 /// Whether answers have ended.
 const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// For the place of a body, or of a session that a sibling hands over.
+/// For the turn of a session that a sibling hands over. The sibling waits longer, and so hears that it was not taken.
+const HANDED_OVER_WITHIN: Duration = Duration::from_secs(2);
+/// For the place of a body.
 const BODY_TURN_WITHIN: Duration = Duration::from_secs(5);
 /// A task may wait in the queue before its own time begins. Later the client asks for the task.
 const QUEUED_FOR: Duration = Duration::from_secs(60);
@@ -63,7 +65,7 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Between two comparisons of a session with the copies of siblings.
 const COMPARE_AFTER: Duration = Duration::from_secs(60);
 /// A session may move while a request is passed on, but not again and again.
-const MOST_ROUNDS: usize = 4;
+const MOST_ROUNDS: u32 = 4;
 /// For a client that asks for a task of a worker that is silent.
 const TASK_AGAIN_AFTER_SECONDS: u64 = 5;
 /// Says how the session was found.
@@ -81,7 +83,7 @@ pub(crate) struct Server {
     /// One session of a sibling is taken over at a time, because it may be large.
     handed_over: Semaphore,
     /// For requests of clients. Siblings and probes use the other connections.
-    clients: Semaphore,
+    clients: Arc<Semaphore>,
     /// Held by each request that is passed on, until its answer has ended.
     passed_on: Arc<()>,
     /// Since 1970.
@@ -99,8 +101,8 @@ impl Server {
         restore_within: Duration,
         started: Duration,
     ) -> Self {
-        let (bodies, handed_over, clients) =
-            (Semaphore::new(BODIES), Semaphore::new(1), Semaphore::new(CLIENTS));
+        let (bodies, handed_over) = (Semaphore::new(BODIES), Semaphore::new(1));
+        let clients = Arc::new(Semaphore::new(CLIENTS));
         let passed_on = Arc::default();
         Self {
             worker,
@@ -140,7 +142,10 @@ impl Server {
             head: Duration::from_secs(10),
             life: KEPT_FOR,
             // A stream takes the time of a task after the client has waited for its begin.
-            last_answer: self.waited_for() + self.task_within + 2 * PASSED_ON_FOR + self.restore_within,
+            last_answer: self.waited_for()
+                + self.task_within
+                + 2 * PASSED_ON_FOR
+                + MOST_ROUNDS * self.restore_within,
             // The end of the worker has tasks with an end, so answers are short by then.
             at_stop: Duration::from_secs(2),
         }
@@ -264,12 +269,16 @@ impl Server {
             // A sibling looks for the session again.
             return Err(if is_of_client { refused(Refusal::Ending) } else { misdirected() });
         }
-        let _place = match is_of_client.then(|| self.clients.try_acquire()).transpose() {
-            Ok(place) => place,
-            Err(_) => {
-                return Err(problem(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait", Some(1)));
-            }
+        let clients = self.clients.clone();
+        let Ok(place) = is_of_client.then(|| clients.try_acquire_owned()).transpose() else {
+            let mut full = problem(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait", Some(1));
+            full.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            return Err(full);
         };
+        Ok(holding(self.taken(protocol, headers, body).await?, place))
+    }
+
+    async fn taken(&self, protocol: Protocol, headers: HeaderMap, body: Body) -> Result<Response, Response> {
         let body = read(body, &self.bodies, BODY_BYTES).await?;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let submission = match protocol {
@@ -297,7 +306,7 @@ impl Server {
         let most = usize::try_from(LARGEST_FILE).unwrap_or(usize::MAX);
         let busy =
             || problem(StatusCode::SERVICE_UNAVAILABLE, "another session is being taken over", Some(1));
-        let turn = timeout(BODY_TURN_WITHIN, self.handed_over.acquire()).await;
+        let turn = timeout(HANDED_OVER_WITHIN, self.handed_over.acquire()).await;
         let _turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
         let body = read(body, &self.bodies, most).await?;
         let wrong =
@@ -348,7 +357,7 @@ impl Server {
         id: Name,
         body: &Bytes,
     ) -> Result<Response, Response> {
-        let until = Instant::now() + self.restore_within;
+        let mut until = Instant::now() + self.restore_within;
         for _ in 0..MOST_ROUNDS {
             let (at, hop) = match self.place(&submission.session, until).await {
                 Found::Here(found) => return self.answer(submission, id, found).await,
@@ -376,6 +385,8 @@ impl Server {
                     let (session, at) = (submission.session.as_str(), at.to_string());
                     let attributes = json!({"session": session, "sibling": at, "error": why});
                     self.log.warn("a sibling cannot be reached", &attributes);
+                    // It may have worked for long. Its address is silent from now on.
+                    until = Instant::now() + self.restore_within;
                 }
             }
             self.siblings.forget(&submission.session);
@@ -388,6 +399,7 @@ impl Server {
             let is_held = self.worker.was_compared(session, COMPARE_AFTER).is_some();
             return Found::Here(if is_held { "held" } else { "new" });
         }
+        let mut has_ended = false;
         loop {
             let is_held = match self.worker.was_compared(session, COMPARE_AFTER) {
                 Some(true) => return Found::Here("held"),
@@ -402,11 +414,18 @@ impl Server {
                 (Route::Here, 0) => return Found::Here("new"),
                 (Route::Here, _) => return Found::Here(self.begin_after_wait(session)),
                 (Route::At(at, hop), _) => return Found::At(at, hop),
-                (Route::Wait, _) if Instant::now() >= until => {
+                // This worker takes no task, so it does not wait either.
+                (Route::Wait | Route::Ending(_), _) if self.worker.is_ending() => return Found::Ending,
+                (Route::Wait, _) if Instant::now() >= until && !has_ended => {
                     return Found::Here(self.begin_after_wait(session));
                 }
-                (Route::Ending(_), _) if Instant::now() >= until => return Found::Ending,
-                (Route::Wait | Route::Ending(_), _) => sleep(ASK_AGAIN_AFTER).await,
+                (Route::Wait | Route::Ending(_), _) if Instant::now() >= until => return Found::Ending,
+                (Route::Wait, _) => sleep(ASK_AGAIN_AFTER).await,
+                (Route::Ending(_), _) => {
+                    // It exists, so it does not begin anew.
+                    has_ended = true;
+                    sleep(ASK_AGAIN_AFTER).await;
+                }
             }
         }
     }
@@ -426,6 +445,8 @@ impl Server {
         found: &'static str,
     ) -> Result<Response, Response> {
         let Submission { session, id: _, input, mode, protocol } = submission;
+        // A name has no characters that a header may not have.
+        let of_header = HeaderValue::from_str(id.as_str()).ok();
         let progress = self.worker.submit(&session, Task { id: id.clone(), input }).await.map_err(refused)?;
         let answered =
             Answered { session, id, protocol, model: self.worker.model().to_owned(), created: seconds() };
@@ -435,6 +456,10 @@ impl Server {
             Mode::Stream => self.stream(answered, progress).await,
         };
         answer.headers_mut().insert(HeaderName::from_static(FOUND), HeaderValue::from_static(found));
+        // A client that sends a task again needs its id.
+        if let Some(id) = of_header {
+            answer.headers_mut().insert(HeaderName::from_static(TASK_ID), id);
+        }
         Ok(answer)
     }
 
@@ -521,17 +546,23 @@ fn misdirected() -> Response {
     problem(StatusCode::MISDIRECTED_REQUEST, "this worker does not hold the session", None)
 }
 
+/// Keeps something until the body of the answer has ended.
+fn holding(answer: Response, kept: impl Send + 'static) -> Response {
+    answer.map(|body| {
+        let body = body.map_frame(move |frame| {
+            let _ = &kept;
+            frame
+        });
+        Body::new(body)
+    })
+}
+
 /// The answer of a sibling. Its body is passed on as it arrives.
 fn passed_back(answer: http::Response<Incoming>, passed_on: Arc<()>) -> Response {
     let (head, body) = answer.into_parts();
-    let body = body.map_frame(move |frame| {
-        // Until the body has ended.
-        let _ = &passed_on;
-        frame
-    });
-    let mut back = Response::new(Body::new(body));
+    let mut back = holding(Response::new(Body::new(body)), passed_on);
     *back.status_mut() = head.status;
-    let of_agents = [FOUND, WORKER].map(HeaderName::from_static);
+    let of_agents = [FOUND, WORKER, TASK_ID].map(HeaderName::from_static);
     for name in
         [header::CONTENT_TYPE, header::CACHE_CONTROL, header::RETRY_AFTER].into_iter().chain(of_agents)
     {

@@ -589,13 +589,20 @@ mod tests {
         assert_eq!(worker.counts().waiting, 1);
         assert_eq!(worker.take_over(other(2)).await, Ok(false), "the answer to the first request was lost");
         assert_eq!(worker.take_over(other(3)).await, Err(Refusal::NotTaken), "its task is being worked on");
+        let mut diverged = other(1);
+        diverged.accept(task("b"), 1).unwrap();
+        assert_eq!(worker.take_over(diverged).await, Err(Refusal::NotTaken), "a task would be lost");
         worker.refuse_tasks();
         assert_eq!(worker.take_over(other(9)).await, Err(Refusal::Ending));
         let copy = worker.copy(&name("s")).await.unwrap();
         assert_eq!(serde_json::from_slice::<Session>(&copy).unwrap(), other(2));
         worker.given(&name("s")).await;
-        assert_eq!((worker.sessions(false), worker.copy(&name("s")).await), (vec![], None));
-        assert_eq!(self::worker(folder.path(), 9).sessions(false), [], "no process has it after this one");
+        assert_eq!((worker.sessions(false).await, worker.copy(&name("s")).await), (vec![], None));
+        assert_eq!(
+            self::worker(folder.path(), 9).sessions(false).await,
+            [],
+            "no process has it after this one"
+        );
     }
 
     #[tokio::test]
@@ -608,7 +615,7 @@ mod tests {
             worker.0.held().known = (0..files::MOST_SESSIONS).map(known).collect();
         }
         assert_eq!(worker.take_over(other(2)).await, Err(Refusal::NotTaken));
-        assert_eq!(worker.sessions(false).len(), files::MOST_SESSIONS);
+        assert_eq!(worker.sessions(false).await.len(), files::MOST_SESSIONS);
     }
 
     #[tokio::test]

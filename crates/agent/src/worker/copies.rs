@@ -40,11 +40,9 @@ impl Worker {
     }
 
     /// The sessions that are held, those with tasks first. `are_idle`: only those without tasks.
-    pub(crate) fn sessions(&self, are_idle: bool) -> Vec<Name> {
-        let held = self.0.held();
-        let (live, idle): (Vec<&Name>, Vec<&Name>) =
-            held.known.keys().partition(|name| held.live.contains_key(*name));
-        live.into_iter().filter(|_| !are_idle).chain(idle).cloned().collect()
+    pub(crate) async fn sessions(&self, are_idle: bool) -> Vec<Name> {
+        let shared = self.0.clone();
+        spawn_blocking(move || shared.sessions(are_idle)).await.unwrap_or_default()
     }
 
     /// A session as another worker takes it over. `None`: it cannot be read, or is not held any more.
@@ -88,14 +86,24 @@ impl Shared {
         moved.is_ok()
     }
 
+    fn sessions(&self, are_idle: bool) -> Vec<Name> {
+        // One that is just being taken over is among them.
+        let _disk = lock(&self.disk);
+        let held = self.held();
+        let (live, idle): (Vec<&Name>, Vec<&Name>) =
+            held.known.keys().partition(|name| held.live.contains_key(*name));
+        live.into_iter().filter(|_| !are_idle).chain(idle).cloned().collect()
+    }
+
     fn copy(&self, name: &Name) -> Option<Vec<u8>> {
         let _disk = lock(&self.disk);
+        serde_json::to_vec(&self.own(name)?).ok()
+    }
+
+    /// The caller has the disk.
+    fn own(&self, name: &Name) -> Option<Session> {
         let live = self.held().live.get(name).cloned();
-        let session = match live {
-            Some(session) => session,
-            None => self.store.read(name).ok()??,
-        };
-        serde_json::to_vec(&session).ok()
+        live.or_else(|| self.store.read(name).ok().flatten())
     }
 
     fn given(&self, name: &Name) {
@@ -116,21 +124,25 @@ impl Shared {
     fn take_over(&self, session: Session) -> Result<bool, Refusal> {
         let _disk = lock(&self.disk);
         let name = session.name.clone();
-        let is_known = {
+        let (known, is_live, is_full) = {
             let held = self.held();
             if held.is_ending {
                 return Err(Refusal::Ending);
             }
-            let known = held.known.get(&name);
-            if known.is_some_and(|known| known.standing >= session.standing()) {
-                return Ok(false);
-            }
-            // Of a sibling nothing is worth the loss of a session that is held here.
-            if held.live.contains_key(&name) || (known.is_none() && held.known.len() >= MOST_SESSIONS) {
-                return Err(Refusal::NotTaken);
-            }
-            known.is_some()
+            let known = held.known.get(&name).map(|known| known.standing);
+            (known, held.live.contains_key(&name), held.known.len() >= MOST_SESSIONS)
         };
+        if known >= Some(session.standing()) {
+            // The sibling gives its copy up, so its tasks must be here.
+            let own = self.own(&name).ok_or(Refusal::NotTaken)?;
+            let has_all = session.waiting().all(|task| own.place(&task.id).is_some());
+            return if has_all { Ok(false) } else { Err(Refusal::NotTaken) };
+        }
+        // Nothing of a sibling is worth the loss of a session that is held here.
+        if is_live || (known.is_none() && is_full) {
+            return Err(Refusal::NotTaken);
+        }
+        let is_known = known.is_some();
         let older = if is_known { self.store.copy_aside(&name) } else { Ok(()) };
         let text = serde_json::to_vec(&session).map_err(std::io::Error::from);
         let written = older.and(text).and_then(|text| self.store.write(&name, &text));

@@ -67,7 +67,7 @@ fn folders() -> [tempfile::TempDir; 2] {
 fn a_session_is_done_by_its_holder_whichever_worker_is_asked() {
     let (folders, model) = (folders(), FakeModel::start());
     let agents = two(&folders, &model);
-    for session in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+    for session in (0..32).map(|number| format!("s-{number}")) {
         agents[0].post(&json!({"session": session, "input": "first", "id": session})).output();
         let answer = agents[1].post(&json!({"session": session, "input": "second", "stream": true}));
         assert_eq!(answer.header("x-agent-session"), Some("held"));
@@ -81,7 +81,7 @@ fn a_session_is_done_by_its_holder_whichever_worker_is_asked() {
         .iter()
         .map(|agent| agent.get("/v1/load").json()["sessions"].as_u64().unwrap() as usize)
         .collect();
-    assert_eq!(held.iter().sum::<usize>(), 8, "each session once: {held:?}");
+    assert_eq!(held.iter().sum::<usize>(), 32, "each session once: {held:?}");
     assert!(held.iter().all(|count| *count > 0), "{held:?}");
 }
 
@@ -140,15 +140,15 @@ fn new_tasks_go_to_the_newer_copy_while_an_older_one_has_tasks() {
 fn sessions_of_a_worker_that_ends_go_on_at_its_sibling_at_once() {
     let (folders, model) = (folders(), FakeModel::start());
     let [stays, mut ends] = two(&folders, &model);
-    let sessions = ["a", "b", "c", "d", "e", "f", "g", "h"];
-    for session in sessions {
+    let sessions: Vec<String> = (0..32).map(|number| format!("s-{number}")).collect();
+    for session in &sessions {
         stays.ask(session, "first").output();
     }
     assert!(ends.get("/v1/load").json()["sessions"].as_u64().unwrap() > 0);
     ends.terminate();
     ends.ended();
-    assert_eq!(stays.get("/v1/load").json()["sessions"], 8);
-    for session in sessions {
+    assert_eq!(stays.get("/v1/load").json()["sessions"], 32);
+    for session in &sessions {
         let answer = stays.ask(session, "second");
         assert_eq!(answer.header("x-agent-session"), Some("held"), "{answer:?}");
         let sent = model.messages(model.chats().len() - 1);
@@ -163,7 +163,7 @@ fn sessions_of_a_worker_that_ends_go_on_at_its_sibling_at_once() {
 fn what_a_worker_that_ends_has_not_finished_is_done_by_its_sibling() {
     let (folders, model, port) = (folders(), FakeModel::start(), port());
     let agents = [0, 1]
-        .map(|n| start_with(folders[n].path(), &model, ADDRESSES[n], port, &[("AGENT_GRACE_SECONDS", "4")]));
+        .map(|n| start_with(folders[n].path(), &model, ADDRESSES[n], port, &[("AGENT_GRACE_SECONDS", "20")]));
     agents[0].ask("s", "first").output();
     let [mut ends, stays] = by_holder(agents, "s");
     let held = json!({"session": "s", "input": HOLD, "id": "held"});
@@ -176,6 +176,7 @@ fn what_a_worker_that_ends_has_not_finished_is_done_by_its_sibling() {
         let later = scope.spawn(|| stays.ask("s", "later"));
         let refused = waiting.join().unwrap();
         assert!(refused.status == 503 && refused.header("retry-after").is_some(), "{refused:?}");
+        assert_eq!(refused.header("x-task-id"), Some("held"), "the client needs it");
         model.release();
         assert_eq!(later.join().unwrap().output(), "echo of later");
     });
