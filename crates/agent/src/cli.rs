@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     #[arg(long, env = "AGENT_RESTORE_SECONDS", default_value_t = 20, value_parser = value_parser!(u64).range(0..=600))]
     restore_seconds: u64,
 
-    /// Seconds for which tasks go on after SIGTERM before they are saved as unfinished
+    /// Seconds after SIGTERM for tasks, which are saved as unfinished then, and for handing sessions over
     #[arg(long, env = "AGENT_GRACE_SECONDS", default_value_t = 25, value_parser = value_parser!(u64).range(0..=86_400))]
     grace_seconds: u64,
 
