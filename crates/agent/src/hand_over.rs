@@ -99,7 +99,7 @@ impl Offers<'_> {
                 Err(Declined { why, is_certain }) => {
                     *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
                     if !is_certain {
-                        // The sibling may have it all the same, so nobody else gets it.
+                        // The sibling may have taken the session. It is offered to no other sibling.
                         has_failed().insert(address);
                         return false;
                     }

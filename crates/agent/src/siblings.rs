@@ -275,7 +275,7 @@ impl Siblings {
     pub(crate) async fn ask(&self, session: &Name) -> Asked {
         let asked = self.ask_once(session).await;
         let is_held = asked.reports.iter().any(|(_, report)| report.standing.is_some());
-        // The first answers may be of before and after a hand-over: then nobody says that it holds the session.
+        // During a hand-over, the giver may answer after it and the taker before it. Both then lack the session.
         match !is_held && asked.reports.iter().any(|(_, report)| report.ending) {
             true => self.ask_once(session).await,
             false => asked,
@@ -300,7 +300,7 @@ impl Siblings {
         asked
     }
 
-    /// Asks every sibling about a task. Its session may move meanwhile, so nobody is believed at once.
+    /// Asks every sibling about a task. If no sibling knows the task, they are asked again: its session may be moving.
     pub(crate) async fn task(&self, path: &str) -> Lookup {
         match self.task_once(path).await {
             Lookup::Unknown => self.task_once(path).await,

@@ -34,7 +34,8 @@ pub(super) fn readiness(profile: &Profile) -> Probe {
     probe(profile.health.ready, READINESS_PERIOD, READINESS_FAILURES)
 }
 
-/// An engine whose metrics show that it stalls is asked by a program of ours, which also asks for its health.
+/// With `stall_seconds`, the probe runs `model-transfer alive`, which reads health and metrics. Otherwise it requests the
+/// health path.
 pub(super) fn liveness(profile: &Profile, stall_seconds: Option<i32>) -> Probe {
     let by_path = probe(profile.health.live, LIVENESS_PERIOD, LIVENESS_FAILURES);
     let Some((life, seconds)) = profile.life.as_ref().zip(stall_seconds) else { return by_path };
