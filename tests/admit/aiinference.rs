@@ -520,6 +520,7 @@ async fn omitted_fields_get_their_defaults() {
             "engine": "vllm",
             "gpu": {"count": 1, "resourceName": "nvidia.com/gpu"},
             "replicas": 1,
+            "listen": "IPv4",
             "warmupTimeoutSeconds": 300,
             "modelStore": {"timeoutSeconds": 3600, "addressing": "Auto"},
             "modelVolume": {"medium": "Disk"},
