@@ -17,12 +17,14 @@ use serde_json::{Value, json};
 use tests::{
     Scene, follow,
     inference::{self, change, condition, create, until_not_ready_within, until_ready},
-    real, within,
+    real, wait_for, within,
 };
 
 use crate::{
     claims,
-    store::{BUCKET, MIB, Model, Read, SECRET, Store, noise, on_real_nodes, pod_of, read_by, with},
+    store::{
+        BUCKET, MIB, Model, Read, SECRET, Store, noise, on_real_nodes, pod_of, pods_of, read_by, sha256, with,
+    },
 };
 
 #[tokio::test]
@@ -184,6 +186,48 @@ async fn a_corrupt_object_is_reported_and_fetched_again_when_it_has_changed() {
     report.heals_within_a_run(async { store.put(&format!("qwen/{path}"), model.file(path)) }).await;
     let read = read_by(&scene, &pod_of(&scene, "chat").await);
     assert_eq!(read.digests, model.digests());
+}
+
+/// Two replicas must not answer differently.
+#[tokio::test]
+async fn a_new_replica_does_not_load_another_model_than_the_one_that_serves() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.put("qwen/config.json", b"{}");
+    store.put("qwen/weights/model.bin", &noise(98, MIB));
+    create(&scene, "chat", store.spec("qwen")).await;
+    let first = until_ready(&scene, "chat").await.status.and_then(|status| status.model).expect("a model");
+    let serving = pod_of(&scene, "chat").await;
+    let changed = noise(99, MIB);
+    store.put("qwen/weights/model.bin", &changed);
+    change(&scene, "chat", json!({ "replicas": 2 })).await;
+    let inference = until_not_ready_within(&scene, "chat", reasons::MODEL_CHANGED, within()).await;
+    let ready = condition(&inference, conditions::READY).expect("a condition");
+    assert!(ready.message.contains(&first.digest), "{}", ready.message);
+    let available = condition(&inference, conditions::AVAILABLE).expect("a condition");
+    assert_eq!(available.status, "True", "the first one serves");
+    let uids = pods_of(&scene, "chat").await.into_iter().map(|pod| pod.metadata.uid);
+    assert!(uids.collect::<Vec<_>>().contains(&serving.metadata.uid));
+
+    scene.kubectl(&["annotate", "aii", "chat", &format!("{}=1", api::labels::REFRESH)]);
+    let model = wait_for(
+        &scene.api::<AIInference>(),
+        "chat",
+        "all replicas with the present model",
+        within(),
+        |seen| {
+            let status = seen.status.as_ref().filter(|status| status.updated_ready_replicas == 2);
+            status.and_then(|status| status.model.as_ref()).is_some_and(|model| model.digest != first.digest)
+        },
+    )
+    .await;
+    assert!(
+        condition(&model, conditions::MODEL_LOADED).is_some_and(|loaded| loaded.reason == reasons::LOADED)
+    );
+    for pod in pods_of(&scene, "chat").await {
+        let read = read_by(&scene, &pod);
+        assert_eq!(read.digests["weights/model.bin"], sha256(&changed));
+    }
 }
 
 #[tokio::test]

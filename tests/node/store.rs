@@ -233,7 +233,7 @@ fn splitmix(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-fn sha256(content: &[u8]) -> String {
+pub(crate) fn sha256(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -633,6 +633,10 @@ pub struct AIInferenceStatus {
     /// How long the last new pod took on its node until it served: images, model and engine. AIScaler begins with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_cold_start: Option<LastColdStart>,
+
+    /// The model that the ready pods of the current revision have loaded, by the oldest of them. Absent until one is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<LoadedModel>,
 }
 
 /// Summary of the conditions.
@@ -710,6 +714,27 @@ pub struct LastColdStart {
     /// When the pod became ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
+}
+
+/// A model as its loader has found it.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadedModel {
+    /// Digest of the list of its files, as `sha256:` and 64 hexadecimal digits. The same model in the same place has the
+    /// same digest.
+    #[serde(default)]
+    #[schemars(length(max = 128))]
+    pub digest: String,
+
+    /// Number of files.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub files: i64,
+
+    /// Bytes of all files.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub bytes: i64,
 }
 
 fn one() -> i32 {

@@ -27,7 +27,7 @@ pub const GENERATION: &str = "ai.infra.example.com/generation";
 /// The rendered pod template of a child, as JSON. It stays in use until the spec changes, so that a release that renders the
 /// same spec differently restarts no pods.
 pub const TEMPLATE: &str = "ai.infra.example.com/template";
-/// Set by users: each new value renders the pod template with the running release, and restarts pods if it differs.
+/// Set by users: each new value renders the pod template with the running release, and restarts the pods. Pods have it, too.
 pub const REFRESH: &str = "ai.infra.example.com/refresh";
 
 /// Hash of the configuration that a controller last applied to a child, so that fields it no longer sets are removed.

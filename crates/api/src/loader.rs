@@ -30,6 +30,12 @@ pub const FIELDS: &str = "TRANSFER_FIELDS";
 /// Its default.
 pub const MODEL_STORE: &str = "spec.modelStore";
 
+/// What pods of each revision have loaded: lines of a revision, a space and a digest. It is a key of a ConfigMap, and absent
+/// while no pod serves.
+pub const DIGESTS: &str = "TRANSFER_MODEL_DIGESTS";
+/// The revision of the loader's own pod.
+pub const REVISION: &str = "TRANSFER_REVISION";
+
 /// Seconds that a transfer may take.
 pub const TIMEOUT: Setting = Setting { variable: "TRANSFER_TIMEOUT_SECONDS", default: 3_600 };
 /// Seconds without progress after which a transfer fails.
@@ -78,16 +84,19 @@ pub enum ExitCode {
     SourceUnreachable = 12,
     ChecksumMismatch = 13,
     OutOfSpace = 14,
+    /// The model is not the one that the other pods of the revision have loaded.
+    ModelChanged = 15,
 }
 
 impl ExitCode {
-    pub const ALL: [ExitCode; 6] = [
+    pub const ALL: [ExitCode; 7] = [
         ExitCode::Usage,
         ExitCode::SourceUnauthorized,
         ExitCode::SourceNotFound,
         ExitCode::SourceUnreachable,
         ExitCode::ChecksumMismatch,
         ExitCode::OutOfSpace,
+        ExitCode::ModelChanged,
     ];
 
     /// The exit code of a terminated container, if the loader defines it.
@@ -109,8 +118,49 @@ impl ExitCode {
             ExitCode::SourceUnreachable => reasons::SOURCE_UNREACHABLE,
             ExitCode::ChecksumMismatch => reasons::CHECKSUM_MISMATCH,
             ExitCode::OutOfSpace => reasons::OUT_OF_SPACE,
+            ExitCode::ModelChanged => reasons::MODEL_CHANGED,
         }
     }
+}
+
+/// What a loader reports in its termination message when the model is in place, as JSON.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(default)]
+pub struct Loaded {
+    /// `sha256:` and the hexadecimal SHA-256 of the list of its files. The same model in the same place has the same digest.
+    pub digest: String,
+    pub files: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+impl Loaded {
+    pub fn message(&self) -> String {
+        // Strings and numbers; serialization cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// `None` for any other message, such as that of an older release.
+    pub fn of_message(message: &str) -> Option<Self> {
+        let loaded: Self = serde_json::from_str(message).ok()?;
+        is_digest(&loaded.digest).then_some(loaded)
+    }
+
+    /// The line of this revision in [`DIGESTS`].
+    pub fn line(revision: &str, digest: &str) -> String {
+        format!("{revision} {digest}\n")
+    }
+
+    /// The digest of a revision in [`DIGESTS`].
+    pub fn digest_of<'d>(digests: &'d str, revision: &str) -> Option<&'d str> {
+        let mut lines = digests.lines().filter_map(|line| line.split_once(' '));
+        lines.find_map(|(known, digest)| (known == revision && is_digest(digest)).then_some(digest))
+    }
+}
+
+fn is_digest(text: &str) -> bool {
+    let digits = text.strip_prefix("sha256:");
+    digits.is_some_and(|digits| digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// What an upload reports in its termination message: JSON of at most `Uploaded::LONGEST` bytes.
@@ -183,6 +233,23 @@ mod tests {
     }
 
     #[test]
+    fn a_digest_is_found_by_its_revision_and_nothing_else_counts_as_one() {
+        let [one, other] = ["a", "b"].map(|digit| format!("sha256:{}", digit.repeat(64)));
+        let digests = [Loaded::line("7f9c", &one), Loaded::line("5d4", &other), "6b sha256:short\n".into()];
+        let digests = digests.concat();
+        assert_eq!(Loaded::digest_of(&digests, "7f9c"), Some(&*one));
+        assert_eq!(Loaded::digest_of(&digests, "5d4"), Some(&*other));
+        for revision in ["", "6b", "7f9", "sha256"] {
+            assert_eq!(Loaded::digest_of(&digests, revision), None, "{revision}");
+        }
+        let loaded = Loaded { digest: one, files: 2, bytes: 3 };
+        assert_eq!(Loaded::of_message(&loaded.message()), Some(loaded));
+        for message in ["", "SourceNotFound: s3://models/qwen", "{}", r#"{"digest": "token=secret"}"#] {
+            assert_eq!(Loaded::of_message(message), None, "{message}");
+        }
+    }
+
+    #[test]
     fn the_stall_timeout_is_the_patience_one_pause_and_one_request() {
         let stall_timeout_of = |set: &[(&str, u64)]| {
             let value = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
@@ -207,7 +274,7 @@ mod tests {
         for known in ExitCode::ALL {
             assert_eq!(ExitCode::from_code(known.code()), Some(known));
         }
-        for foreign in [0, 1, 9, 15, 137, 143, -1] {
+        for foreign in [0, 1, 9, 16, 137, 143, -1] {
             assert_eq!(ExitCode::from_code(foreign), None);
         }
     }

@@ -47,6 +47,8 @@ pub const SOURCE_UNREACHABLE: &str = "SourceUnreachable";
 pub const CHECKSUM_MISMATCH: &str = "ChecksumMismatch";
 /// A volume or a disk has no room, or the data is larger than a limit.
 pub const OUT_OF_SPACE: &str = "OutOfSpace";
+/// A pod found another model than the ready pods of its revision have loaded.
+pub const MODEL_CHANGED: &str = "ModelChanged";
 /// The PersistentVolumeClaim does not exist.
 pub const CLAIM_NOT_FOUND: &str = "ClaimNotFound";
 /// The access mode of the PersistentVolumeClaim does not allow pods on several nodes.

@@ -42,6 +42,7 @@
 //! - `metadata.rs`: name, owner and labels of children.
 //! - `defaults.rs`: defaults of new pods, from the release and the command line.
 //! - `faults.rs`: why a pod does not become ready.
+//! - `model.rs`: what pods have loaded, and what new ones must load.
 //! - `cold_start.rs`: how long the last new pod took until it was ready.
 //! - `conditions.rs`: the phase and the conditions.
 //! - `status.rs`: the status.

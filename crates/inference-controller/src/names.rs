@@ -19,6 +19,9 @@ pub(crate) fn pod_disruption_budget(name: &str) -> String {
     name.to_owned()
 }
 
+/// Key of the ConfigMap with what pods of each revision have loaded.
+pub(crate) const DIGESTS: &str = "digests";
+
 pub(crate) fn config_map(name: &str) -> String {
     name::with_suffix(name, "-model")
 }

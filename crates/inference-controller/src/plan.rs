@@ -27,6 +27,7 @@ mod events;
 mod faults;
 pub(crate) mod handover;
 mod metadata;
+mod model;
 pub(crate) mod nodes;
 mod pod;
 mod revision;

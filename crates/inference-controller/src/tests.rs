@@ -71,6 +71,9 @@ pub(crate) fn pod(parts: &str) -> PodView {
             "uid": parts["name"].as_str().unwrap_or("chat-0"),
             "annotations": annotations,
             "creationTimestamp": parts["created"],
+            "ownerReferences": parts["owner"].as_str().map(|name| json!([{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": name, "controller": true,
+            }])),
         },
         "spec": {
             "nodeName": parts["node"],

@@ -1,13 +1,15 @@
 //! Checks whether a folder holds a model that an engine can load, before the engine starts, because engines report a
 //! missing model late or not at all.
 //!
-//! It reads names and file types of a few levels, no content, writes nothing and follows no link out of the folder.
+//! It reads names and file types of a few levels, writes nothing and follows no link out of the folder. `contents` also
+//! reads the beginning and the end of each file.
 
 mod disk;
+mod samples;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use api::source::GGUF;
+use api::{loader::Loaded, source::GGUF};
 use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::fault::{Cause, Fault};
@@ -44,19 +46,30 @@ struct Inside {
 }
 
 /// Fails with the reason if the folder does not hold a model. `root`: the folder that links may lead into.
-pub(crate) async fn check(
-    folder: &Path,
-    root: &Path,
-    engine: Engine,
-    within: Duration,
-) -> Result<String, Fault> {
+pub(crate) async fn check(folder: &Path, root: &Path, engine: Engine, within: Duration) -> Result<(), Fault> {
     let (path, root) = (folder.to_owned(), root.to_owned());
     let look = move || {
         let entries = disk::entries(&path, &root, engine)?;
         verdict(engine, &path.display().to_string(), &entries, is_gguf(&path))
     };
-    in_time(folder, within, look).await?;
-    Ok(format!("{} holds a model", folder.display()))
+    in_time(folder, within, look).await
+}
+
+/// Limit for the reading of samples. A volume that is slower has no digest.
+const SAMPLES_WITHIN: Duration = Duration::from_secs(20);
+
+/// What a folder that holds a model consists of. `None`: it cannot be read, or not in time. That is no fault, because the
+/// engine may still load it.
+pub(crate) async fn contents(folder: &Path, root: &Path, engine: Engine, within: Duration) -> Option<Loaded> {
+    let (path, root) = (folder.to_owned(), root.to_owned());
+    let look = move || samples::contents(&path, &root, engine);
+    match in_time(folder, within.min(SAMPLES_WITHIN), look).await {
+        Ok(loaded) => Some(loaded),
+        Err(fault) => {
+            tracing::warn!("{fault}; the model is not compared with that of other pods");
+            None
+        }
+    }
 }
 
 /// Whether the path names one file that is a whole model.

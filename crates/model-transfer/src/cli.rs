@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 
 use api::{
     aiinference::Addressing,
-    loader::{self, PATIENCE, STALL, TIMEOUT, options},
+    loader::{self, Loaded, PATIENCE, STALL, TIMEOUT, options},
 };
 use clap::{Args, Parser, Subcommand};
 use text::quantity::Bytes;
@@ -82,6 +82,8 @@ pub(crate) struct Pull {
     /// First copy this program into this folder, for the preStop hook of a container whose image does not have it
     #[arg(long = options::INSTALL, value_name = "DIR")]
     pub(crate) install: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) siblings: Siblings,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -99,6 +101,26 @@ pub(crate) struct Check {
     /// First copy this program into this folder, for the preStop hook of a container whose image does not have it
     #[arg(long = options::INSTALL, value_name = "DIR")]
     pub(crate) install: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) siblings: Siblings,
+}
+
+/// What the pods beside this one have loaded.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Siblings {
+    /// What pods that serve have loaded, as lines of a revision and a digest; any other model is refused
+    #[arg(long, env = loader::DIGESTS, value_name = "LINES", default_value = "", hide_default_value = true)]
+    pub(crate) model_digests: String,
+    /// The revision of this pod, whose line counts
+    #[arg(long, env = loader::REVISION, default_value = "", hide_default_value = true)]
+    pub(crate) revision: String,
+}
+
+impl Siblings {
+    /// The digest that this pod must load.
+    pub(crate) fn digest(&self) -> Option<&str> {
+        Loaded::digest_of(&self.model_digests, &self.revision)
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -162,7 +184,7 @@ pub(crate) struct Options {
     /// The field of a Kubernetes object whose fields describe the store; messages name them
     #[arg(long, global = true, env = loader::FIELDS, value_name = "FIELD", default_value = loader::MODEL_STORE)]
     pub(crate) fields: String,
-    /// File for the reason of a failure, written if it exists
+    /// File for the reason of a failure, and for what was loaded; written if it exists
     #[arg(long, global = true, default_value = "/dev/termination-log")]
     pub(crate) termination_log: PathBuf,
 }

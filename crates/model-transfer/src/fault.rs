@@ -3,7 +3,7 @@
 //! It must not contain texts of the store other than error codes, names of objects and values of a fixed format, because
 //! they may contain parts of credentials.
 
-use std::{fmt, io, path::Path};
+use std::{fmt, fs, io, path::Path};
 
 use api::loader::ExitCode;
 
@@ -18,6 +18,8 @@ pub(crate) enum Cause {
     /// The objects were changed while they were read.
     Changed,
     OutOfSpace,
+    /// The model is not the one that the other pods of the revision have loaded.
+    OtherModel,
     /// A fault of this machine: permissions, a broken disk.
     Local,
     /// Ended by a signal.
@@ -38,6 +40,7 @@ impl Cause {
             Cause::Unreachable => Some(ExitCode::SourceUnreachable),
             Cause::Checksum | Cause::Changed => Some(ExitCode::ChecksumMismatch),
             Cause::OutOfSpace => Some(ExitCode::OutOfSpace),
+            Cause::OtherModel => Some(ExitCode::ModelChanged),
             Cause::Local | Cause::Stopped => None,
         }
     }
@@ -57,7 +60,8 @@ impl Cause {
             | Cause::Unreachable
             | Cause::Checksum
             | Cause::Changed
-            | Cause::OutOfSpace => self.known().map_or("", ExitCode::reason),
+            | Cause::OutOfSpace
+            | Cause::OtherModel => self.known().map_or("", ExitCode::reason),
         }
     }
 }
@@ -90,6 +94,15 @@ fn local_cause(error: &io::Error) -> Cause {
     }
 }
 
+/// Writes for the kubelet. Outside a pod the file does not exist, which is not an error.
+pub(crate) fn write_termination_log(termination_log: &Path, text: &str) {
+    let log = fs::File::options().write(true).truncate(true).open(termination_log);
+    let written = log.and_then(|mut log| io::Write::write_all(&mut log, text.as_bytes()));
+    if let Err(error) = written {
+        tracing::debug!(%error, "failed to write {}", termination_log.display());
+    }
+}
+
 /// A single line, so that a name chosen by a user cannot imitate another log line, and of bounded length, because the store
 /// chooses the names of objects.
 impl fmt::Display for Fault {
@@ -117,6 +130,7 @@ mod tests {
             (Cause::Checksum, 13),
             (Cause::Changed, 13),
             (Cause::OutOfSpace, 14),
+            (Cause::OtherModel, 15),
             (Cause::Local, 1),
             (Cause::Stopped, 143),
         ];

@@ -26,6 +26,7 @@
 //! - `keys.rs`: decides which keys may become paths.
 //! - `tree.rs`: opens paths below a root and follows no link.
 //! - `location.rs`: parses `s3://bucket/prefix`.
+//! - `contents.rs`: what a model consists of, and whether other pods have the same.
 //! - `digest.rs`: expected checksums, and their verification.
 //! - `sums.rs`: parses and writes `SHA256SUMS`.
 //! - `markers.rs`: objects that stand for empty folders.
@@ -40,6 +41,7 @@ mod alive;
 mod check;
 mod check_store;
 mod cli;
+mod contents;
 mod digest;
 mod fault;
 mod keys;
@@ -95,7 +97,7 @@ fn main() -> ExitCode {
         }
         Err(fault) => {
             error!("{fault}");
-            write_termination_log(&arguments.options.termination_log, &fault);
+            fault::write_termination_log(&arguments.options.termination_log, &fault.to_string());
             ExitCode::from(fault.cause.exit_code())
         }
     }
@@ -159,10 +161,16 @@ async fn transfer(wanted: Transfer, options: Options) -> Result<String, Fault> {
         Transfer::CheckStore { destination, name } => {
             check_store::check_store(&destination, &name, &options).await
         }
-        Transfer::Check(Check { folder, engine, root, deadline_seconds, install }) => {
+        Transfer::Check(Check { folder, engine, root, deadline_seconds, install, siblings }) => {
             self::install(install.as_deref())?;
             let root = root.as_deref().unwrap_or(&folder);
-            check::check(&folder, root, engine, Duration::from_secs(deadline_seconds)).await
+            let within = Duration::from_secs(deadline_seconds);
+            check::check(&folder, root, engine, within).await?;
+            if let Some(loaded) = check::contents(&folder, root, engine, within).await {
+                contents::keep(siblings.digest(), &folder.display().to_string(), &loaded)?;
+                fault::write_termination_log(&options.termination_log, &loaded.message());
+            }
+            Ok(format!("{} holds a model", folder.display()))
         }
     }
 }
@@ -191,13 +199,4 @@ fn timed_out(timeout: Duration) -> Fault {
     let seconds = timeout.as_secs();
     let message = format!("not done after {seconds} s; the next run resumes, or allow more seconds");
     Fault::new(Cause::Unreachable, message)
-}
-
-/// Writes the reason for the kubelet. Outside a pod the file does not exist, which is not an error.
-fn write_termination_log(termination_log: &Path, fault: &Fault) {
-    let log = std::fs::File::options().write(true).truncate(true).open(termination_log);
-    let written = log.and_then(|mut log| std::io::Write::write_all(&mut log, fault.to_string().as_bytes()));
-    if let Err(error) = written {
-        tracing::debug!(%error, "failed to write {}", termination_log.display());
-    }
 }

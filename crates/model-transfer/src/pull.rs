@@ -1,8 +1,8 @@
 //! `pull`: copies everything below a prefix into a folder.
 //!
 //! ```text
-//! lock ─▶ list ─▶ keys become paths ─▶ what is in place stays ─▶ does the rest fit? ─▶ ranges in parallel ─▶ check
-//! ─▶ rename
+//! lock ─▶ list ─▶ keys become paths ─▶ as the other pods have it? ─▶ what is in place stays ─▶ does the rest fit?
+//! ─▶ ranges in parallel ─▶ check ─▶ rename
 //! ```
 //!
 //! A file is in its place only when it is complete and checked. The listing determines the model: an object that changes
@@ -21,6 +21,7 @@ mod writer;
 
 use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
 
+use api::loader::Loaded;
 use directory::space::{Size, Volume};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -31,8 +32,9 @@ use tracing::{info, warn};
 use crate::{
     check,
     cli::{Options, Pull},
+    contents::{self, Contents},
     digest::Expected,
-    fault::{Cause, Fault},
+    fault::{Cause, Fault, write_termination_log},
     keys::{self, Tree},
     location::Location,
     markers,
@@ -61,6 +63,7 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
         manifest_digest: _,
         first_answer_seconds,
         install: _,
+        siblings: _,
     } = wanted;
     let store = Store::open(source, options, checksums_wanted())?;
     Folder::create(root)?;
@@ -75,14 +78,14 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
     let silence = (reported != Some(Cause::Unreachable.exit_code()))
         .then(|| Duration::from_secs(*first_answer_seconds).min(options.patience()));
     let mut patience = Patience::new(options.patience(), reported);
-    let report = loop {
+    let (report, loaded) = loop {
         let attempted = tokio::select! {
             biased;
             attempted = attempt(wanted, &transfer) => attempted,
             silent = transfer.store.silence(silence) => Err(silent),
         };
         let fault = match attempted {
-            Ok(report) => break report,
+            Ok(done) => break done,
             Err(fault) => fault,
         };
         let Some(step) = patience.after(fault.cause) else {
@@ -98,6 +101,7 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
         let model = file.map_or_else(|| root.clone(), |name| root.join(name));
         check::check(&model, root, *engine, CHECK_WITHIN).await?;
     }
+    write_termination_log(&options.termination_log, &loaded.message());
     let fetched = Size(transfer.progress.bytes_moved());
     Ok(format!("{source} is in place: {report}; fetched {fetched} in {}", clock(began.elapsed().as_secs())))
 }
@@ -108,10 +112,10 @@ fn checksums_wanted() -> HeaderMap {
     [header].into_iter().collect()
 }
 
-/// One attempt, from the listing to a folder that equals it. Returns how the files were checked.
-async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Fault> {
+/// One attempt, from the listing to a folder that equals it. Returns how the files were checked, and what they are.
+async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<(String, Loaded), Fault> {
     let Transfer { store, folder, progress, .. } = transfer.as_ref();
-    let Pull { source, engine, size_limit, manifest_digest, .. } = wanted;
+    let Pull { source, engine, size_limit, manifest_digest, siblings, .. } = wanted;
     let mut listed = listed(source, store).await?;
     if let Some(engine) = engine {
         let folders: Vec<String> = listed.empty_folders.keys().map(|path| format!("{path}/")).collect();
@@ -136,6 +140,8 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
         return Err(Fault::new(Cause::NotFound, message));
     }
     manifest::expect(source, &mut listed, manifest_digest.as_deref(), transfer).await?;
+    let loaded = loaded(&listed);
+    contents::keep(siblings.digest(), &source.to_string(), &loaded)?;
 
     let Listed { files, empty_folders, .. } = listed;
     let record = folder.record();
@@ -151,7 +157,20 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
     progress.begin(all);
     progress.found(bytes(&kept));
     progress.shown("pulled", fetch::fetch_all(transfer, fetch)).await?;
-    folder.finish(&stale, &empty_folders)
+    Ok((folder.finish(&stale, &empty_folders)?, loaded))
+}
+
+/// What the store has. A file that SHA256SUMS lists is known by its digest: uploaded again unchanged, it is the same.
+fn loaded(listed: &Listed) -> Loaded {
+    let mut contents = Contents::default();
+    for object in listed.files.values() {
+        let identity = match &object.expected {
+            Expected::Sha256(digest) => digest,
+            Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing => &object.version,
+        };
+        contents.add(&object.path, object.size, identity);
+    }
+    contents.loaded()
 }
 
 /// The objects below the source, or the one object that it names. Fails if there is none.

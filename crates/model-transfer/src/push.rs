@@ -32,7 +32,7 @@ use tracing::info;
 use crate::{
     cli::Options,
     digest::{self, Algorithm},
-    fault::{Cause, Fault},
+    fault::{Cause, Fault, write_termination_log},
     keys,
     location::Location,
     markers,
@@ -136,7 +136,6 @@ fn uploaded_files(sums: &Sums, sizes: &BTreeMap<String, u64>) -> Vec<UploadedFil
     sums.iter().map(file).collect()
 }
 
-/// For the kubelet. Outside a pod the file does not exist, which is not an error.
 fn report(termination_log: &Path, files: Vec<UploadedFile>, bytes: u64, manifest: &Manifest) {
     let uploaded = Uploaded {
         bytes,
@@ -145,11 +144,7 @@ fn report(termination_log: &Path, files: Vec<UploadedFile>, bytes: u64, manifest
         manifest_bytes: manifest.bytes,
         files,
     };
-    let log = std::fs::File::options().write(true).truncate(true).open(termination_log);
-    let written = log.and_then(|mut log| std::io::Write::write_all(&mut log, uploaded.message().as_bytes()));
-    if let Err(error) = written {
-        tracing::debug!(%error, "failed to write {}", termination_log.display());
-    }
+    write_termination_log(termination_log, &uploaded.message());
 }
 
 fn join_fault(error: tokio::task::JoinError) -> Fault {

@@ -63,8 +63,14 @@ impl Patience {
             // The next listing has the new objects.
             Cause::Changed => true,
             Cause::NotFound | Cause::Checksum | Cause::OutOfSpace => self.reported == Some(cause.exit_code()),
-            // New credentials come with a new container; an unreachable store has been waited for by each request.
-            Cause::Unauthorized | Cause::Unreachable | Cause::Usage | Cause::Local | Cause::Stopped => false,
+            // New credentials, and what the other pods have loaded, come with a new container; an unreachable store has been
+            // waited for by each request.
+            Cause::Unauthorized
+            | Cause::OtherModel
+            | Cause::Unreachable
+            | Cause::Usage
+            | Cause::Local
+            | Cause::Stopped => false,
         };
         if self.waiting_for != Some(cause) {
             (self.waiting_for, self.waited, self.steps) = (Some(cause), Duration::ZERO, 0);

@@ -23,6 +23,7 @@ use workload::{
 use super::{
     faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of},
     handover::Handover,
+    model,
     nodes::MigrationState,
     rollout::Order,
 };
@@ -219,7 +220,8 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     let complete = counts.updated_ready >= valid.replicas;
 
     let (stage, stage_requeue_after) = stage(&pods, now);
-    let model_loaded = model_loaded(fault_in(FaultyCondition::ModelLoaded), counts, stage);
+    let differing = model::differing(revision.pods);
+    let model_loaded = model_loaded(fault_in(FaultyCondition::ModelLoaded), counts, differing, stage);
     let scheduled = scheduled(fault_in(FaultyCondition::Scheduled), &pods, decided.rollout.why_kept);
     let progressing = progressing(fault_in(FaultyCondition::Progressing), valid, observed, decided, counts);
     let (refusals, refusals_requeue_after) =
@@ -349,8 +351,11 @@ fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {
     }
 }
 
-fn model_loaded(fault: Option<&Fault>, counts: Counts, stage: String) -> Verdict {
+fn model_loaded(fault: Option<&Fault>, counts: Counts, differing: Option<String>, stage: String) -> Verdict {
     let type_ = conditions::MODEL_LOADED;
+    if let Some(differing) = differing {
+        return holds(type_, reasons::MODEL_CHANGED, differing);
+    }
     if counts.updated_ready > 0 {
         return holds(
             type_,

@@ -20,6 +20,7 @@ use super::{
     conditions::{Assessment, Counts},
     events::UNDER_WAY,
     metadata::selector,
+    model,
     revision::resolved,
 };
 use crate::{observe::Observed, validate::ValidInference};
@@ -47,6 +48,7 @@ pub(super) fn of_valid(
         gpu: valid.gpus.as_ref().and_then(Gpus::product_names),
         migrations,
         last_cold_start: last_cold_start(valid, observed),
+        model: model::status(revision, observed),
         ..written(observed, assessment, now)
     }
 }
@@ -81,6 +83,7 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIInf
         gpu: before.gpu,
         migrations: before.migrations,
         last_cold_start: before.last_cold_start,
+        model: before.model,
     }
 }
 

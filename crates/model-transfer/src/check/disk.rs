@@ -15,16 +15,8 @@ const MOST_NAMES: usize = 10_000;
 
 /// `root`: the folder that links may lead into.
 pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<Entry>, Fault> {
-    if let Some(missing) = first_missing(folder)? {
-        return Err(Fault::new(Cause::NotFound, no_such_folder(&missing, root)));
-    }
-    let read = |path: &Path| path.canonicalize().map_err(failed("read", path));
-    let (root, real) = (read(root)?, read(folder)?);
+    let (root, real) = without_links(folder, root)?;
     let place = folder.display();
-    if !real.starts_with(&root) {
-        let message = format!("{place} is a link that leads out of {}: name a folder in it", root.display());
-        return Err(Fault::new(Cause::NotFound, message));
-    }
     // By its own name: in a cache it is a link to a file with another one.
     if real.is_file() && engine == Engine::Vllm && is_gguf(folder) {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -48,8 +40,23 @@ pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<
     Ok(entries)
 }
 
+/// The root and the folder, which must be in it.
+pub(super) fn without_links(folder: &Path, root: &Path) -> Result<(PathBuf, PathBuf), Fault> {
+    if let Some(missing) = first_missing(folder)? {
+        return Err(Fault::new(Cause::NotFound, no_such_folder(&missing, root)));
+    }
+    let read = |path: &Path| path.canonicalize().map_err(failed("read", path));
+    let (real_root, real) = (read(root)?, read(folder)?);
+    if !real.starts_with(&real_root) {
+        let (place, root) = (folder.display(), root.display());
+        let message = format!("{place} is a link that leads out of {root}: name a folder in it");
+        return Err(Fault::new(Cause::NotFound, message));
+    }
+    Ok((real_root, real))
+}
+
 /// A volume that is no longer reachable is not a fault of this machine.
-fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Fault {
+pub(super) fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Fault {
     move |error| match error.kind() {
         io::ErrorKind::StaleNetworkFileHandle
         | io::ErrorKind::TimedOut
@@ -91,7 +98,7 @@ fn no_such_folder(missing: &Path, root: &Path) -> String {
     format!("{}: no such folder{found}", missing.display())
 }
 
-fn names(folder: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
     let names = fs::read_dir(folder)?
         .take(MOST_NAMES)
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -108,7 +115,7 @@ fn entry(root: &Path, folder: &Path, name: &str, engine: Engine) -> Option<Entry
     Some(Entry { name: name.to_owned(), kind })
 }
 
-fn kind(root: &Path, path: &Path) -> Option<Kind> {
+pub(super) fn kind(root: &Path, path: &Path) -> Option<Kind> {
     let is_link = path.symlink_metadata().ok()?.is_symlink();
     if is_link && !path.canonicalize().ok()?.starts_with(root) {
         return Some(Kind::LeadsOut);

@@ -2,7 +2,7 @@
 
 use std::{fs, net::SocketAddr, path::Path};
 
-use api::loader::ExitCode;
+use api::loader::{DIGESTS, ExitCode, Loaded, REVISION};
 use serde_json::Value;
 
 use crate::{
@@ -35,6 +35,21 @@ fn a_folder_with_a_model_passes_and_stays_as_it_is() {
         check(root.path(), engine).run().succeeded();
     }
     assert_eq!(names(root.path()), ["config.json", "llama"]);
+}
+
+#[test]
+fn a_model_that_other_pods_have_not_loaded_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("config.json"), "{}").unwrap();
+    let loaded = check(root.path(), "vllm").run().loaded();
+    assert_eq!((loaded.files, loaded.bytes), (1, 2));
+    let again = || {
+        let digests = Loaded::line("7f9c", &loaded.digest);
+        check(root.path(), "vllm").env(DIGESTS, &digests).env(REVISION, "7f9c").run()
+    };
+    assert_eq!(again().loaded(), loaded);
+    fs::write(root.path().join("config.json"), "[]").unwrap();
+    again().failed(ExitCode::ModelChanged, &format!("have loaded {}", loaded.digest));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use api::loader::ExitCode;
+use api::loader::{DIGESTS, ExitCode, Loaded, REVISION};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -98,4 +98,39 @@ fn one_object_is_checked_by_the_list_beside_it() {
     one().run().failed(ExitCode::ChecksumMismatch, "\"qwen/model.gguf\" does not match its checksum");
     let ended = one().arg(&format!("--manifest-digest={}", digest_of(b"another list"))).run();
     ended.failed(ExitCode::ChecksumMismatch, "has the digest");
+}
+
+#[test]
+fn another_model_than_that_of_the_ready_pods_is_refused_before_a_byte_is_fetched() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/config.json", b"{}");
+    scene.gateway.put("qwen/model.bin", b"weights");
+    let loaded = scene.pull().run().loaded();
+    assert_eq!((loaded.files, loaded.bytes), (2, 9));
+    let as_others = |revision: &str| {
+        let _ = fs::remove_dir_all(scene.folder());
+        let digests = Loaded::line("7f9c", &loaded.digest);
+        scene.pull().env(DIGESTS, &digests).env(REVISION, revision).run()
+    };
+    assert_eq!(as_others("7f9c").loaded(), loaded);
+
+    scene.gateway.put("qwen/model.bin", b"Weights");
+    let ended = as_others("7f9c");
+    ended.failed(ExitCode::ModelChanged, "s3://models/qwen was changed: it has sha256:");
+    ended.failed(ExitCode::ModelChanged, "the annotation ai.infra.example.com/refresh");
+    assert!(scene.pulled().is_empty());
+    assert_ne!(as_others("5d4").loaded().digest, loaded.digest, "another revision loads what is there");
+}
+
+/// With SHA256SUMS the content alone counts; without it the store's version of the object.
+#[test]
+fn a_model_that_is_uploaded_again_unchanged_is_the_same() {
+    let scene = Scene::new();
+    let content = noise(73, 6 * MIB);
+    scene.gateway.put("qwen/config.json", b"{}");
+    scene.gateway.put("qwen/SHA256SUMS", &sha256sums([("model.bin", &content), ("config.json", b"{}")]));
+    scene.gateway.put("qwen/model.bin", &content);
+    let loaded = scene.pull().run().loaded();
+    scene.gateway.put_in_parts("qwen/model.bin", &content);
+    assert_eq!(scene.pull().run().loaded(), loaded);
 }

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use api::loader::{ExitCode, Loaded, Uploaded};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -206,19 +207,31 @@ impl Ended {
     #[track_caller]
     pub(crate) fn succeeded(&self) {
         assert_eq!(self.code, Some(0), "{}", self.output);
-        assert_eq!(self.reported, "", "a success writes no reason");
+        let report = Loaded::of_message(&self.reported);
+        assert!(
+            self.reported.is_empty() || report.is_some(),
+            "a success writes no reason: {}",
+            self.reported
+        );
+    }
+
+    /// What a pull or a check reports of its success.
+    #[track_caller]
+    pub(crate) fn loaded(&self) -> Loaded {
+        self.succeeded();
+        Loaded::of_message(&self.reported).expect("a report")
     }
 
     /// What a push reports of its success.
     #[track_caller]
-    pub(crate) fn uploaded(&self) -> api::loader::Uploaded {
+    pub(crate) fn uploaded(&self) -> Uploaded {
         assert_eq!(self.code, Some(0), "{}", self.output);
         serde_json::from_str(&self.reported).expect("a report")
     }
 
     /// With this code, and the reason for people and for the kubelet; never with a secret.
     #[track_caller]
-    pub(crate) fn failed(&self, code: api::loader::ExitCode, reason: &str) {
+    pub(crate) fn failed(&self, code: ExitCode, reason: &str) {
         assert_eq!(self.code, Some(code.code()), "{}", self.output);
         assert!(self.reported.starts_with(&format!("{}: ", code.reason())), "{}", self.reported);
         assert!(self.reported.contains(reason), "{}", self.reported);

@@ -352,7 +352,9 @@ impl Scene<'_> {
                 let store = upload.endpoint.as_deref().unwrap_or("AWS S3");
                 Some(format!("let pods of namespace {namespace} reach {store} ({FIELDS}.endpoint)"))
             }
-            ExitCode::Usage | ExitCode::ChecksumMismatch | ExitCode::OutOfSpace => None,
+            ExitCode::Usage | ExitCode::ChecksumMismatch | ExitCode::OutOfSpace | ExitCode::ModelChanged => {
+                None
+            }
         }
     }
 }

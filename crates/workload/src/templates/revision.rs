@@ -67,11 +67,15 @@ struct Record {
 /// `rendered`: the template as this release renders it. `defaults`: the values in it that come from this release.
 pub fn revision<'a>(
     desired: DesiredTemplate<'_>,
-    rendered: Value,
+    mut rendered: Value,
     defaults: BTreeMap<String, Value>,
     deployed: (Option<&'a DeploymentView>, &'a [Arc<PodView>]),
     older: &'a [OlderRevision],
 ) -> Revision<'a> {
+    if let Some(value) = desired.refresh {
+        // Pods are restarted also if nothing else differs: what they have loaded may have changed.
+        rendered["metadata"]["annotations"][labels::REFRESH] = Value::String(of_bounded_length(value));
+    }
     let record = Record {
         spec_hash: desired.spec_hash.to_owned(),
         refresh: desired.refresh.map(str::to_owned),
@@ -103,6 +107,11 @@ pub fn revision<'a>(
     let refresh = before.refresh.or(record.refresh);
     let record = Record { spec_hash: record.spec_hash, refresh, defaults: before.defaults };
     Revision { template: pinned, record, is_deployed, pods, outdated }
+}
+
+fn of_bounded_length(value: &str) -> String {
+    const LONGEST: usize = 256;
+    if value.len() <= LONGEST { value.to_owned() } else { digest(value, 16) }
 }
 
 impl DeploymentView {

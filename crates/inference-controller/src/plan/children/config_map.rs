@@ -1,15 +1,17 @@
-//! The ConfigMap `<name>-model`: the model's source and path, for other workloads.
+//! The ConfigMap `<name>-model`: the model's source and path, for other workloads, and what pods have loaded, for the
+//! loaders of new ones.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::{
     engine::MODEL_PATH,
     names,
-    plan::metadata::metadata,
+    observe::Observed,
+    plan::{metadata::metadata, model},
     validate::{Source, ValidInference},
 };
 
-pub(super) fn config_map(valid: &ValidInference) -> ConfigMap {
+pub(super) fn config_map(valid: &ValidInference, observed: &Observed) -> ConfigMap {
     let source = match &valid.source {
         Source::Store { uri, .. } => uri.clone(),
         Source::Claim { claim, path: Some(path) } => format!("pvc://{claim}/{path}"),
@@ -21,9 +23,11 @@ pub(super) fn config_map(valid: &ValidInference) -> ConfigMap {
         ("servedModelName", valid.served_model_name.clone()),
         ("path", MODEL_PATH.to_owned()),
     ];
+    let digests = model::digests(observed).map(|digests| (names::DIGESTS, digests));
+    let data = data.into_iter().chain(digests).map(|(key, value)| (key.to_owned(), value)).collect();
     ConfigMap {
         metadata: metadata(valid, names::config_map(&valid.name)),
-        data: Some(data.map(|(key, value)| (key.to_owned(), value)).into()),
+        data: Some(data),
         ..ConfigMap::default()
     }
 }

@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use api::{
     aiinference::Addressing,
-    loader::{TIMEOUT, options},
+    labels,
+    loader::{self, TIMEOUT, options},
     pods::EnvVar as Variable,
 };
-use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ResourceRequirements, SecretKeySelector};
+use k8s_openapi::api::core::v1::{
+    ConfigMapKeySelector, Container, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceRequirements,
+    SecretKeySelector,
+};
 use text::quantity::Bytes;
 use workload::templates::{
     options::{HelperAmounts, helper_resources},
@@ -18,7 +22,7 @@ use workload::templates::{
 use super::volumes;
 use crate::{
     engine::MODEL_PATH,
-    names::LOADER,
+    names::{self, LOADER},
     validate::{Source, Store, ValidInference, Volume},
 };
 
@@ -27,7 +31,7 @@ const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
 
 pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
     let engine = option(options::ENGINE, valid.engine.as_str());
-    let (mut arguments, environment, memory, mut mounts) = match &valid.source {
+    let (mut arguments, mut environment, memory, mut mounts) = match &valid.source {
         Source::Store { uri, file: _, store, volume } => (
             pull(uri, store, volume, engine),
             environment(store),
@@ -44,6 +48,7 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
             (arguments, Vec::new(), MEMORY_LIMIT, vec![volumes::read_only_model_mount(&valid.source)])
         }
     };
+    environment.extend(siblings(&valid.name));
     arguments.push(option(options::INSTALL, volumes::PROGRAM_PATH));
     mounts.push(volumes::program_mount());
     mounts.extend(volumes::authority_mount(&valid.source));
@@ -131,6 +136,30 @@ fn environment(store: &Store) -> Vec<EnvVar> {
         ]);
     }
     environment
+}
+
+/// What the other pods of the revision have loaded.
+fn siblings(name: &str) -> [EnvVar; 2] {
+    let digests = EnvVarSource {
+        config_map_key_ref: Some(ConfigMapKeySelector {
+            name: names::config_map(name),
+            key: names::DIGESTS.to_owned(),
+            optional: Some(true),
+        }),
+        ..EnvVarSource::default()
+    };
+    let revision = EnvVarSource {
+        field_ref: Some(ObjectFieldSelector {
+            api_version: None,
+            field_path: format!("metadata.labels['{}']", labels::POD_TEMPLATE_HASH),
+        }),
+        ..EnvVarSource::default()
+    };
+    [(loader::DIGESTS, digests), (loader::REVISION, revision)].map(|(name, from)| EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(from),
+    })
 }
 
 fn from_secret(secret: &str, key: &str, optional: Option<bool>) -> EnvVar {

@@ -259,6 +259,21 @@ fn a_new_value_of_the_refresh_annotation_takes_the_newer_template_once() {
     assert_eq!(loader(&scene), "loader:2", "the last value again is no new value");
 }
 
+/// A model that was replaced in place is loaded by new pods alone.
+#[test]
+fn a_new_value_of_the_refresh_annotation_restarts_pods_whose_template_is_the_same() {
+    let mut scene = Scene::ready(1);
+    let before = template(&scene.plan());
+    scene.observe(|observed| {
+        let meta = &mut std::sync::Arc::make_mut(&mut observed.inference).metadata;
+        meta.annotations = Some([(labels::REFRESH.to_owned(), "now".to_owned())].into());
+    });
+    let mut after = template(&scene.plan());
+    assert_ne!(after, before);
+    after.metadata.as_mut().unwrap().annotations.as_mut().unwrap().remove(labels::REFRESH);
+    assert_eq!(after, before, "nothing else differs");
+}
+
 /// Users who may edit the Deployment may also edit its record.
 #[test]
 fn a_template_that_was_edited_together_with_its_record_is_restored() {
