@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use api::{aiinference::AIInference, labels, reasons};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Service;
 use runtime::{
     controller::ReconcileError as _,
     key::Key,
@@ -142,6 +141,12 @@ async fn apply_children(
     for mark in &plan.marks {
         annotate(ctx, inference, mark, now).await?;
     }
+    if let Some(digests) = &plan.digests
+        && let Err(error) = ctx.config_maps.apply(digests).await
+    {
+        let what = "the ConfigMap with the digests of loaded models is not written";
+        report_apart(ctx, inference, what, Refusal::of(error)?, now).await;
+    }
     for child in &plan.children {
         match apply_child(ctx, child).await {
             Ok(Written::Contested(contest)) => {
@@ -155,8 +160,11 @@ async fn apply_children(
             Err(error) => return Ok(Children { refusal: Some(Refusal::of(error)?), ..done }),
         }
     }
-    if let Some(service) = &plan.headless {
-        apply_headless(ctx, inference, service, now).await?;
+    if let Some(service) = &plan.headless
+        && let Err(error) = ctx.services.apply(service).await
+    {
+        let what = "the headless Service is not written";
+        report_apart(ctx, inference, what, Refusal::of(error)?, now).await;
     }
     for child in &plan.superfluous {
         let deleted = match child {
@@ -170,25 +178,15 @@ async fn apply_children(
     Ok(done)
 }
 
-/// The pods serve without this Service, so a refusal is an event, and keeps nothing else from being sent.
-async fn apply_headless(
-    ctx: &Context,
-    inference: &AIInference,
-    service: &Service,
-    now: Timestamp,
-) -> Result<(), ApplyError> {
-    let Err(error) = ctx.services.apply(service).await else { return Ok(()) };
-    let refusal = Refusal::of(error)?;
-    let message =
-        format!("the headless Service is not written: {}; the pods serve without it", refusal.message());
+/// The pods serve without this child, so a refusal is an event, and keeps nothing else from being sent.
+async fn report_apart(ctx: &Context, inference: &AIInference, what: &str, refusal: Refusal, now: Timestamp) {
+    let message = format!("{what}: {}; the pods serve without it", refusal.message());
     let reason = match refusal {
         Refusal::OwnershipConflict(_) | Refusal::Leftover { .. } => reasons::OWNERSHIP_CONFLICT,
         Refusal::Invalid(_) => reasons::INVALID_SPEC,
         Refusal::Denied(_) => reasons::DENIED,
     };
-    let note = Note { severity: Severity::Warning, reason, message };
-    ctx.recorder.publish(inference, &note, now).await;
-    Ok(())
+    ctx.recorder.publish(inference, &Note { severity: Severity::Warning, reason, message }, now).await;
 }
 
 /// Refused marks keep nothing else from being sent: a drain still evicts one of two ready pods.

@@ -19,8 +19,13 @@ pub(crate) fn pod_disruption_budget(name: &str) -> String {
     name.to_owned()
 }
 
-/// Key of the ConfigMap with what pods of each revision have loaded.
+/// Its only key.
 pub(crate) const DIGESTS: &str = "digests";
+
+/// The ConfigMap with what pods of each revision have loaded.
+pub(crate) fn digests(name: &str) -> String {
+    name::with_suffix(name, "-model-digests")
+}
 
 pub(crate) fn config_map(name: &str) -> String {
     name::with_suffix(name, "-model")

@@ -53,6 +53,8 @@ pub(crate) struct Observed {
     pub(crate) budget: Option<ObjectMeta>,
     /// Metadata of its headless Service.
     pub(crate) headless: Option<ObjectMeta>,
+    /// Metadata of its ConfigMap with what pods have loaded.
+    pub(crate) digests: Option<ObjectMeta>,
     pub(crate) nodes: Nodes,
     /// Nodes with its pods that are about to go; empty without a watch of nodes.
     pub(crate) leaving_nodes: BTreeSet<String>,
@@ -90,6 +92,8 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         .map(|kept| kept.meta().clone());
     let headless = owned(&ctx.services, namespace, &uid, &names::headless_service(&name))
         .map(|kept| kept.meta().clone());
+    let digests = owned(&ctx.config_maps, namespace, &uid, &names::digests(&name));
+    let digests = digests.map(|kept| kept.meta().clone());
     let pods =
         || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
     let is_stale = ctx.pods.watch_fails_since().is_some() || ctx.inferences.watch_fails_since().is_some();
@@ -125,6 +129,7 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         failed,
         budget,
         headless,
+        digests,
         nodes,
         leaving_nodes,
         gpu_faults,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::aiinference::AIInferenceStatus;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use runtime::{
     reconcile::Decision,
     write::{events::Note, refusal::Refusal},
@@ -59,6 +59,9 @@ pub(crate) struct Plan {
     /// The headless Service. It is apart from the children, because the pods serve without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) headless: Option<Box<Service>>,
+    /// What pods have loaded, for the loaders of others. It follows the pods and not the spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) digests: Option<Box<ConfigMap>>,
     /// Children to delete.
     pub(crate) superfluous: Vec<Superfluous>,
     pub(crate) status: AIInferenceStatus,
@@ -198,13 +201,13 @@ pub(crate) fn of_valid(
     {
         // Writes only the warning; the next reconcile applies the change.
         let announced = vec![events::announcement(warning)];
-        let announcement = status_only(status, announced, Some(Duration::ZERO), allowance);
+        let announcement = status_only(observed, status, announced, Some(Duration::ZERO), allowance);
         return Plan { facts: Some(facts), ..announcement };
     }
     let Delayed { status, wait, fact } = status::delayed(observed, status, now);
     facts.extend(fact);
     let logs = faults::logs_to_read(revision.pods, observed);
-    let written = status_only(status, events, soonest.into_iter().chain(wait).min(), allowance);
+    let written = status_only(observed, status, events, soonest.into_iter().chain(wait).min(), allowance);
     let written = Plan { logs, facts: Some(facts), ..written };
     if valid.pods.paused {
         return released(written, observed, now);
@@ -237,7 +240,7 @@ fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: 
     let migrations = nodes::migrations(observed);
     let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, assessment, now) };
     let requeue_after = nodes::requeue_after(observed, allowance, now);
-    released(status_only(status, events, requeue_after, allowance), observed, now)
+    released(status_only(observed, status, events, requeue_after, allowance), observed, now)
 }
 
 /// The plan after the API server has refused a child or the deletion of a pod: report it, and retry later.
@@ -256,7 +259,7 @@ fn of_refused(
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
     let requeue_after = nodes::requeue_after(observed, allowance, now).into_iter().chain([wait]).min();
-    released(status_only(status, events, requeue_after, allowance), observed, now)
+    released(status_only(observed, status, events, requeue_after, allowance), observed, now)
 }
 
 fn decided<'a>(
@@ -275,11 +278,12 @@ fn decided<'a>(
 /// A plan that writes nothing, and is made again at once.
 fn unchanged(observed: &Observed, allowance: &Allowance) -> Plan {
     let status = observed.inference.status.clone().unwrap_or_default();
-    status_only(status, Vec::new(), Some(Duration::ZERO), allowance)
+    status_only(observed, status, Vec::new(), Some(Duration::ZERO), allowance)
 }
 
-/// A plan that writes only status and events.
+/// A plan that writes only the status, events and what pods have loaded.
 fn status_only(
+    observed: &Observed,
     status: AIInferenceStatus,
     events: Vec<Note>,
     requeue_after: Option<Duration>,
@@ -288,12 +292,14 @@ fn status_only(
     let (deletions, unless_deleted, marks, children, headless) = Default::default();
     let (superfluous, logs, facts) = Default::default();
     let allowance = allowance.clone();
+    let digests = model::record(observed).map(Box::new);
     Plan {
         deletions,
         unless_deleted,
         marks,
         children,
         headless,
+        digests,
         superfluous,
         status,
         events,

@@ -117,6 +117,7 @@ impl Scene {
                 failed: Vec::new(),
                 budget: None,
                 headless: None,
+                digests: None,
                 nodes: Nodes::default(),
                 leaving_nodes: Default::default(),
                 gpu_faults: Default::default(),

@@ -192,7 +192,7 @@ pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invali
 }
 
 /// Children are deleted with the object; with foreground deletion, before it.
-fn owner(inference: &AIInference) -> Result<OwnerReference, Invalid> {
+pub(crate) fn owner(inference: &AIInference) -> Result<OwnerReference, Invalid> {
     let owner = inference
         .controller_owner_ref(&())
         .ok_or_else(|| Invalid("the object has no uid; it was not read from an API server".to_owned()))?;

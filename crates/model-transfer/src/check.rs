@@ -2,7 +2,7 @@
 //! missing model late or not at all.
 //!
 //! It reads names and file types of a few levels, writes nothing and follows no link out of the folder. `contents` also
-//! reads the beginning and the end of each file.
+//! reads samples of the files.
 
 mod disk;
 mod samples;
@@ -12,7 +12,10 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use api::{loader::Loaded, source::GGUF};
 use tokio::{task::spawn_blocking, time::timeout};
 
-use crate::fault::{Cause, Fault};
+use crate::{
+    fault::{Cause, Fault},
+    sums::SHA256SUMS,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Engine {
@@ -53,6 +56,36 @@ pub(crate) async fn check(folder: &Path, root: &Path, engine: Engine, within: Du
         verdict(engine, &path.display().to_string(), &entries, is_gguf(&path))
     };
     in_time(folder, within, look).await
+}
+
+/// Endings of files with weights, configurations and code.
+const LOADED: [&str; 11] =
+    ["safetensors", "bin", "pt", "pth", "gguf", "json", "model", "jinja", "py", "tiktoken", "msgpack"];
+/// Vocabularies.
+const LOADED_NAMES: [&str; 2] = ["vocab.txt", "merges.txt"];
+/// What training leaves beside a model.
+const LEFT_BY_TRAINING: [&str; 2] = ["trainer_state.json", "training_args.bin"];
+
+/// Whether an engine loads a file, by its path below the model. Any other file may change while pods serve.
+pub(crate) fn is_loaded(engine: Option<Engine>, path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    let name = parts.last().copied().unwrap_or_default();
+    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+    if parts.iter().any(|part| part.starts_with('.')) {
+        return false;
+    }
+    match engine {
+        None => name != SHA256SUMS,
+        Some(Engine::Vllm | Engine::Tgi) => {
+            (LOADED.contains(&ending) || LOADED_NAMES.contains(&name)) && !LEFT_BY_TRAINING.contains(&name)
+        }
+        Some(Engine::Triton) => match parts[..] {
+            // Labels of classes are text files beside the configuration.
+            [_, name] => name == CONFIG || ending == "txt",
+            [_, version, _, ..] => is_version(version),
+            _ => false,
+        },
+    }
 }
 
 /// Limit for the reading of samples. A volume that is slower has no digest.

@@ -38,8 +38,8 @@ impl Contents {
 pub(crate) fn keep(expected: Option<&str>, place: &str, found: &Loaded) -> Result<(), Fault> {
     let Some(expected) = expected.filter(|expected| **expected != found.digest) else { return Ok(()) };
     let message = format!(
-        "{place} was changed: it has {}, and the ready pods of this revision have loaded {expected}; restore it, or load \
-         it into all pods with a new value of the annotation {}",
+        "{place} was changed: it has {}, and pods of this revision that serve when this container starts have loaded \
+         {expected}; restore it, or load it into all pods with a new value of the annotation {}",
         found.digest,
         labels::REFRESH
     );

@@ -140,7 +140,7 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<(String, Loa
         return Err(Fault::new(Cause::NotFound, message));
     }
     manifest::expect(source, &mut listed, manifest_digest.as_deref(), transfer).await?;
-    let loaded = loaded(&listed);
+    let loaded = loaded(&listed, *engine);
     contents::keep(siblings.digest(), &source.to_string(), &loaded)?;
 
     let Listed { files, empty_folders, .. } = listed;
@@ -160,10 +160,11 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<(String, Loa
     Ok((folder.finish(&stale, &empty_folders)?, loaded))
 }
 
-/// What the store has. A file that SHA256SUMS lists is known by its digest: uploaded again unchanged, it is the same.
-fn loaded(listed: &Listed) -> Loaded {
+/// What the engine will load. A file that SHA256SUMS lists is known by its digest: uploaded again unchanged, it is the same.
+fn loaded(listed: &Listed, engine: Option<check::Engine>) -> Loaded {
     let mut contents = Contents::default();
-    for object in listed.files.values() {
+    let counts = |object: &&Object| listed.is_one_object || check::is_loaded(engine, &object.path);
+    for object in listed.files.values().filter(counts) {
         let identity = match &object.expected {
             Expected::Sha256(digest) => digest,
             Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing => &object.version,

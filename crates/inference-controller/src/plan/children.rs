@@ -51,7 +51,7 @@ pub(super) fn children(
     strategy: Strategy,
     handover: &Handover,
 ) -> Vec<Child> {
-    let config_map = config_map::config_map(valid, observed);
+    let config_map = config_map::config_map(valid);
     let deployment = deployment::deployment(valid, revision, observed, strategy, handover);
     let service = service::service(valid, revision, observed);
     let mut children = vec![

@@ -220,7 +220,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     let complete = counts.updated_ready >= valid.replicas;
 
     let (stage, stage_requeue_after) = stage(&pods, now);
-    let differing = model::differing(revision.pods);
+    let differing = model::differing(revision, observed);
     let model_loaded = model_loaded(fault_in(FaultyCondition::ModelLoaded), counts, differing, stage);
     let scheduled = scheduled(fault_in(FaultyCondition::Scheduled), &pods, decided.rollout.why_kept);
     let progressing = progressing(fault_in(FaultyCondition::Progressing), valid, observed, decided, counts);

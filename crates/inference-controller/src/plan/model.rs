@@ -1,47 +1,84 @@
 //! The model that pods have loaded, by the termination messages of their loaders: for the status, and for the loaders of the
 //! pods that follow. Pure.
 //!
-//! A pod must load what the ready pods of its revision have loaded, or answers would depend on the pod. The loaders
-//! compare: they get the digests from the ConfigMap. Without a ready pod there is nothing to differ from.
+//! A pod must load what the pods of its revision have loaded that serve, or answers would depend on the pod. The loaders
+//! compare: they get the digests from a ConfigMap. Where no pod serves there is nothing to differ from.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
-use api::{aiinference::LoadedModel, labels, loader::Loaded};
-use workload::{templates::revision::Revision, views::pod::PodView};
+use api::{
+    aiinference::{AIInference, LoadedModel},
+    labels,
+    loader::Loaded,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use workload::{
+    templates::revision::Revision,
+    views::{node::LossKind, pod::PodView},
+};
 
-use crate::{names::LOADER, observe::Observed};
+use super::metadata::metadata_of;
+use crate::{
+    names::{self, ENGINE, LOADER},
+    observe::Observed,
+    validate,
+};
 
-/// The value of [`crate::names::DIGESTS`]; `None` if no digest is known.
-pub(super) fn digests(observed: &Observed) -> Option<String> {
+/// Tools that restart pods when a ConfigMap changes would do so with every pod that becomes ready.
+const IGNORED_BY_RELOADER: &str = "reloader.stakater.com/ignore";
+
+/// The ConfigMap for the loaders. It follows the pods alone, so it is written also for a paused object and an invalid spec.
+/// Where there is one, it always has the key: nothing old, and nothing of another writer, may keep a pod from loading.
+pub(super) fn record(observed: &Observed) -> Option<ConfigMap> {
+    let digests = digests(observed);
+    if digests.is_empty() && observed.digests.is_none() {
+        return None;
+    }
+    let inference: &AIInference = &observed.inference;
+    let (namespace, name) = (inference.metadata.namespace.as_deref()?, inference.metadata.name.as_deref()?);
+    let mut metadata = metadata_of(namespace, name, validate::owner(inference).ok()?, names::digests(name));
+    metadata.annotations = Some([(IGNORED_BY_RELOADER.to_owned(), "true".to_owned())].into());
+    let data = [(names::DIGESTS.to_owned(), digests)];
+    Some(ConfigMap { metadata, data: Some(data.into()), ..ConfigMap::default() })
+}
+
+fn digests(observed: &Observed) -> String {
     let mut of_revisions = BTreeMap::<&str, Vec<&PodView>>::new();
-    for pod in observed.pods() {
+    // A pod that leaves must be replaced, whatever it has loaded.
+    let is_leaving =
+        |pod: &PodView| pod.node.as_ref().is_some_and(|node| observed.leaving_nodes.contains(node));
+    for pod in observed.pods().filter(|pod| !is_leaving(pod)) {
         if let Some(revision) = revision_of(pod) {
             of_revisions.entry(revision).or_default().push(pod);
         }
     }
     let lines = of_revisions.into_iter().filter_map(|(revision, pods)| {
-        let (_, loaded) = first(pods.into_iter())?;
+        let (_, loaded) = first(pods.into_iter(), observed)?;
         Some(Loaded::line(revision, &loaded.digest))
     });
-    Some(lines.collect::<String>()).filter(|lines| !lines.is_empty())
+    lines.collect()
 }
 
-/// `status.model`. The last one that was seen stays, because pods that are not ready say nothing about it.
+/// `status.model`. What was seen of this template stays, because pods that do not serve say nothing about it.
 pub(super) fn status(revision: &Revision<'_>, observed: &Observed) -> Option<LoadedModel> {
-    let before = observed.inference.status.as_ref().and_then(|status| status.model.clone());
-    let loaded =
-        first(revision.pods.iter().map(AsRef::as_ref)).map(|(_, Loaded { digest, files, bytes })| {
-            let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-            LoadedModel { digest, files: count(files), bytes: count(bytes) }
-        });
-    loaded.or(before)
+    let before = observed.inference.status.as_ref().filter(|status| {
+        let template = status.resolved.as_ref().and_then(|resolved| resolved.template.as_deref());
+        template == Some(&*revision.digest())
+    });
+    let pods = revision.pods.iter().map(AsRef::as_ref);
+    let loaded = first(pods, observed).map(|(_, Loaded { digest, files, bytes })| {
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        LoadedModel { digest, files: count(files), bytes: count(bytes) }
+    });
+    loaded.or_else(|| before?.model.clone())
 }
 
-/// Two ready pods of the revision with different models: they started at the same time, while the model was changed.
-pub(super) fn differing(pods: &[Arc<PodView>]) -> Option<String> {
-    let ready = || pods.iter().map(AsRef::as_ref);
-    let (one, expected) = first(ready())?;
-    let (other, found) = ready().filter_map(loaded).find(|(_, found)| found.digest != expected.digest)?;
+/// Two pods of the revision that serve different models: they started at the same time, while the model was changed.
+pub(super) fn differing(revision: &Revision<'_>, observed: &Observed) -> Option<String> {
+    let pods = || revision.pods.iter().map(AsRef::as_ref);
+    let (one, expected) = first(pods(), observed)?;
+    let mut others = pods().filter_map(|pod| loaded(pod, observed));
+    let (other, found) = others.find(|(_, found)| found.digest != expected.digest)?;
     Some(format!(
         "pods {} and {} have loaded different models ({} and {}); load the present one into all pods with a new value of the \
          annotation {}",
@@ -53,16 +90,23 @@ pub(super) fn differing(pods: &[Arc<PodView>]) -> Option<String> {
     ))
 }
 
-/// The oldest ready pod whose loader says what it has loaded.
-fn first<'p>(pods: impl Iterator<Item = &'p PodView>) -> Option<(&'p PodView, Loaded)> {
-    pods.filter_map(loaded)
+/// The oldest pod that serves and whose loader says what it has loaded.
+fn first<'p>(pods: impl Iterator<Item = &'p PodView>, observed: &Observed) -> Option<(&'p PodView, Loaded)> {
+    pods.filter_map(|pod| loaded(pod, observed))
         .min_by(|(one, _), (other, _)| (one.created(), one.name()).cmp(&(other.created(), other.name())))
 }
 
-fn loaded(pod: &PodView) -> Option<(&PodView, Loaded)> {
-    let loader = pod.init_container(LOADER).filter(|_| pod.is_ready)?;
+fn loaded<'p>(pod: &'p PodView, observed: &Observed) -> Option<(&'p PodView, Loaded)> {
+    let loader = pod.init_container(LOADER).filter(|_| serves(pod, observed))?;
     let ended = loader.state.terminated.as_ref().filter(|ended| ended.exit_code == 0)?;
     Some((pod, Loaded::of_message(&ended.message)?))
+}
+
+/// Its engine has started. A pod that is not ready for a moment still has its model.
+fn serves(pod: &PodView, observed: &Observed) -> bool {
+    let has_started = pod.container(ENGINE).is_some_and(|engine| engine.started == Some(true));
+    let lost = pod.node.as_ref().and_then(|node| observed.nodes.lost.get(node));
+    has_started && lost.is_none_or(|lost| lost.kind == LossKind::NotReady && pod.is_ready)
 }
 
 /// The label `pod-template-hash`: a ReplicaSet has it at the end of its name.
@@ -73,31 +117,34 @@ fn revision_of(pod: &PodView) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use workload::views::node::NodeLoss;
+
     use super::*;
-    use crate::{
-        plan::children::Child,
-        tests::{Scene, at},
-    };
+    use crate::tests::{Scene, at};
 
     fn digest(digit: &str) -> String {
         format!("sha256:{}", digit.repeat(64))
     }
 
     /// A pod of this age and revision that has loaded a model.
-    fn pod(name: &str, created: i64, revision: &str, digit: &str, ready: bool) -> String {
+    fn pod(name: &str, created: i64, revision: &str, digit: &str, engine: &str) -> String {
         let loaded = Loaded { digest: digest(digit), files: 2, bytes: 7 }.message();
         format!(
-            "{{name: {name}, owner: chat-{revision}, created: '{}', node: gpu-0, phase: Running, ready: {ready}, gpus: 1, \
-             init: [{{name: model-loader, state: {{terminated: {{exitCode: 0, message: '{loaded}'}}}}}}]}}",
+            "{{name: {name}, owner: chat-{revision}, created: '{}', node: gpu-{name}, phase: Running, ready: true, gpus: 1, \
+             containers: [{{name: engine, {engine}}}], init: [{{name: model-loader, state: {{terminated: {{exitCode: 0, \
+             message: '{loaded}'}}}}}}]}}",
             at(created)
         )
     }
 
+    const SERVES: &str = "started: true, ready: true, state: {running: {}}";
+
     fn written(scene: &Scene) -> Option<String> {
-        scene.plan().children.into_iter().find_map(|child| match child {
-            Child::ConfigMap(map) => Some(map.data.unwrap_or_default().remove(crate::names::DIGESTS)),
-            Child::Deployment(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
-        })?
+        let record = scene.plan().digests?;
+        assert_eq!(record.metadata.name.as_deref(), Some("chat-model-digests"));
+        record.data.unwrap_or_default().remove(names::DIGESTS)
     }
 
     fn with(pods: &[String]) -> Scene {
@@ -107,46 +154,81 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_ready_pod_of_each_revision_says_what_the_others_must_load() {
-        let mut scene = with(&[pod("b", 5, "7f9c", "b", true), pod("a", 0, "7f9c", "a", true)]);
+    fn the_oldest_pod_of_each_revision_that_serves_says_what_the_others_must_load() {
+        let mut scene = with(&[pod("b", 5, "7f9c", "b", SERVES), pod("a", 0, "7f9c", "a", SERVES)]);
         assert_eq!(written(&scene), Some(format!("7f9c {}\n", digest("a"))));
-        let older = Arc::new(crate::tests::pod(&pod("c", 0, "5d4", "c", true)));
+        let older = Arc::new(crate::tests::pod(&pod("c", 0, "5d4", "c", SERVES)));
         scene.older_pods(1);
         scene.observe(|observed| observed.older[0].pods = vec![older]);
         assert_eq!(written(&scene), Some(format!("5d4 {}\n7f9c {}\n", digest("c"), digest("a"))));
+        scene.edit_spec(|spec| spec.pods.paused = true);
+        assert_eq!(written(&scene), Some(format!("5d4 {}\n7f9c {}\n", digest("c"), digest("a"))), "paused");
     }
 
     #[test]
-    fn without_a_ready_pod_any_model_is_accepted_and_the_status_keeps_the_last() {
-        let mut scene = with(&[pod("a", 0, "7f9c", "a", true)]);
+    fn where_no_pod_serves_any_model_is_accepted_and_the_status_keeps_the_last_of_the_template() {
+        let mut scene = with(&[pod("a", 0, "7f9c", "a", SERVES)]);
         let seen = Some(LoadedModel { digest: digest("a"), files: 2, bytes: 7 });
         assert_eq!(scene.plan().status.model, seen);
         scene.write_status();
-        scene.pods(&[&pod("b", 5, "7f9c", "b", false)]);
-        assert_eq!((written(&scene), scene.plan().status.model), (None, seen));
+        scene.pods(&[&pod("b", 5, "7f9c", "b", "started: false, state: {running: {}}")]);
+        assert_eq!((written(&scene), scene.plan().status.model), (None, seen.clone()));
+        scene.observe(|observed| observed.digests = Some(Default::default()));
+        assert_eq!(written(&scene).as_deref(), Some(""), "nothing that was written before counts");
+        scene.edit_spec(|spec| spec.args = vec!["--max-model-len=1".into()]);
+        assert_eq!(scene.plan().status.model, None, "another template");
+    }
+
+    /// An invalid spec keeps no pod of the last valid one from coming back.
+    #[test]
+    fn the_record_follows_the_pods_of_an_invalid_spec() {
+        let mut scene = with(&[]);
+        scene.observe(|observed| observed.digests = Some(Default::default()));
+        scene.edit_spec(|spec| spec.model_source = "ftp://models".into());
+        let observed = scene.observed();
+        let invalid = validate::validate(&observed.inference).err().unwrap();
+        let plan = crate::plan::rejected(&invalid, &observed, &Default::default(), at(0));
+        assert_eq!(plan.digests.unwrap().data.unwrap()[names::DIGESTS], "");
+    }
+
+    #[test]
+    fn pods_of_nodes_that_are_lost_or_about_to_go_keep_no_other_from_loading() {
+        let mut scene = with(&[pod("a", 0, "7f9c", "a", SERVES)]);
+        scene.empties("gpu-a");
+        assert_eq!(written(&scene), None);
+        let mut scene = with(&[pod("a", 0, "7f9c", "a", SERVES)]);
+        let loss = |kind| NodeLoss { kind, since: at(0), reported: at(0) };
+        scene.observe(|observed| {
+            observed.nodes.lost.insert("gpu-a".to_owned(), loss(LossKind::NotReady));
+        });
+        assert!(written(&scene).is_some(), "it is ready");
+        scene.observe(|observed| {
+            observed.nodes.lost.insert("gpu-a".to_owned(), loss(LossKind::Unreachable));
+        });
+        assert_eq!(written(&scene), None);
     }
 
     #[test]
     fn a_loader_of_an_older_release_says_nothing() {
-        let scene =
-            with(&["{ready: true, owner: chat-7f9c, node: gpu-0, init: [{name: model-loader, state: \
-                            {terminated: {exitCode: 0}}}]}"
-                .to_owned()]);
+        let scene = with(&[format!(
+            "{{ready: true, owner: chat-7f9c, node: gpu-0, containers: [{{name: engine, {SERVES}}}], init: [{{name: \
+             model-loader, state: {{terminated: {{exitCode: 0}}}}}}]}}"
+        )]);
         assert_eq!((written(&scene), scene.plan().status.model), (None, None));
     }
 
     #[test]
-    fn ready_pods_with_different_models_are_named() {
+    fn pods_that_serve_different_models_are_named() {
         let reported = |pods: &[String]| {
-            let loaded = with(pods).plan().status.conditions.into_iter();
-            let loaded = loaded.clone().find(|known| known.type_ == api::conditions::MODEL_LOADED).unwrap();
-            (loaded.status, loaded.reason, loaded.message)
+            let conditions = with(pods).plan().status.conditions;
+            let loaded = conditions.into_iter().find(|known| known.type_ == api::conditions::MODEL_LOADED);
+            loaded.map(|loaded| (loaded.status, loaded.reason, loaded.message)).unwrap()
         };
         let (status, reason, message) =
-            reported(&[pod("a", 0, "7f9c", "a", true), pod("b", 5, "7f9c", "b", true)]);
+            reported(&[pod("a", 0, "7f9c", "a", SERVES), pod("b", 5, "7f9c", "b", SERVES)]);
         assert_eq!((&*status, &*reason), ("True", "ModelChanged"));
         assert!(message.contains("pods a and b have loaded different models"), "{message}");
-        let (_, reason, _) = reported(&[pod("a", 0, "7f9c", "a", true), pod("b", 5, "7f9c", "a", true)]);
+        let (_, reason, _) = reported(&[pod("a", 0, "7f9c", "a", SERVES), pod("b", 5, "7f9c", "a", SERVES)]);
         assert_eq!(reason, "Loaded");
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::fault::{Cause, Fault};
 
 /// Limit for the names of one folder; Triton's repositories and models have far fewer.
-const MOST_NAMES: usize = 10_000;
+pub(super) const MOST_NAMES: usize = 10_000;
 
 /// `root`: the folder that links may lead into.
 pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<Entry>, Fault> {
@@ -115,7 +115,7 @@ fn entry(root: &Path, folder: &Path, name: &str, engine: Engine) -> Option<Entry
     Some(Entry { name: name.to_owned(), kind })
 }
 
-pub(super) fn kind(root: &Path, path: &Path) -> Option<Kind> {
+fn kind(root: &Path, path: &Path) -> Option<Kind> {
     let is_link = path.symlink_metadata().ok()?.is_symlink();
     if is_link && !path.canonicalize().ok()?.starts_with(root) {
         return Some(Kind::LeadsOut);

@@ -67,15 +67,11 @@ struct Record {
 /// `rendered`: the template as this release renders it. `defaults`: the values in it that come from this release.
 pub fn revision<'a>(
     desired: DesiredTemplate<'_>,
-    mut rendered: Value,
+    rendered: Value,
     defaults: BTreeMap<String, Value>,
     deployed: (Option<&'a DeploymentView>, &'a [Arc<PodView>]),
     older: &'a [OlderRevision],
 ) -> Revision<'a> {
-    if let Some(value) = desired.refresh {
-        // Pods are restarted also if nothing else differs: what they have loaded may have changed.
-        rendered["metadata"]["annotations"][labels::REFRESH] = Value::String(of_bounded_length(value));
-    }
     let record = Record {
         spec_hash: desired.spec_hash.to_owned(),
         refresh: desired.refresh.map(str::to_owned),
@@ -95,23 +91,42 @@ pub fn revision<'a>(
         }
         (None, None) => (None, None, &[][..]),
     };
-    let pinned = pinned.filter(|pinned| **pinned != *rendered.to_string());
+    let new = refreshed(rendered.clone(), desired.refresh);
+    let pinned = pinned.filter(|pinned| **pinned != *new.to_string());
     let Some(mut pinned) = pinned.and_then(|pinned| serde_json::from_str::<Value>(pinned).ok()) else {
-        return Revision { template: rendered, record, is_deployed, pods, outdated: Vec::new() };
+        return Revision { template: new, record, is_deployed, pods, outdated: Vec::new() };
     };
     if !may_have_token(token_account(&pinned), live) {
         pinned["spec"]["automountServiceAccountToken"] = Value::Bool(false);
     }
-    let outdated = differences(&pinned, &rendered);
+    let outdated = differences(&without_refresh(pinned.clone()), &rendered);
     let before = recorded(resolved);
     let refresh = before.refresh.or(record.refresh);
     let record = Record { spec_hash: record.spec_hash, refresh, defaults: before.defaults };
     Revision { template: pinned, record, is_deployed, pods, outdated }
 }
 
-fn of_bounded_length(value: &str) -> String {
+/// Pods have the value, so that a new one restarts them also if nothing else differs: what they have loaded may have changed.
+fn refreshed(mut rendered: Value, refresh: Option<&str>) -> Value {
     const LONGEST: usize = 256;
-    if value.len() <= LONGEST { value.to_owned() } else { digest(value, 16) }
+    if let Some(value) = refresh {
+        let value = if value.len() <= LONGEST { value.to_owned() } else { digest(value, 16) };
+        rendered["metadata"]["annotations"][labels::REFRESH] = Value::String(value);
+    }
+    rendered
+}
+
+/// The value is that of the time of the rendering, whatever the object has now.
+fn without_refresh(mut pinned: Value) -> Value {
+    let metadata = pinned.get_mut("metadata").and_then(Value::as_object_mut);
+    if let Some(metadata) = metadata
+        && let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut)
+        && annotations.remove(labels::REFRESH).is_some()
+        && annotations.is_empty()
+    {
+        metadata.remove("annotations");
+    }
+    pinned
 }
 
 impl DeploymentView {

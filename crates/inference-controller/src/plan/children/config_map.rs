@@ -1,17 +1,15 @@
-//! The ConfigMap `<name>-model`: the model's source and path, for other workloads, and what pods have loaded, for the
-//! loaders of new ones.
+//! The ConfigMap `<name>-model`: the model's source and path, for other workloads.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
 use crate::{
     engine::MODEL_PATH,
     names,
-    observe::Observed,
-    plan::{metadata::metadata, model},
+    plan::metadata::metadata,
     validate::{Source, ValidInference},
 };
 
-pub(super) fn config_map(valid: &ValidInference, observed: &Observed) -> ConfigMap {
+pub(super) fn config_map(valid: &ValidInference) -> ConfigMap {
     let source = match &valid.source {
         Source::Store { uri, .. } => uri.clone(),
         Source::Claim { claim, path: Some(path) } => format!("pvc://{claim}/{path}"),
@@ -23,11 +21,9 @@ pub(super) fn config_map(valid: &ValidInference, observed: &Observed) -> ConfigM
         ("servedModelName", valid.served_model_name.clone()),
         ("path", MODEL_PATH.to_owned()),
     ];
-    let digests = model::digests(observed).map(|digests| (names::DIGESTS, digests));
-    let data = data.into_iter().chain(digests).map(|(key, value)| (key.to_owned(), value)).collect();
     ConfigMap {
         metadata: metadata(valid, names::config_map(&valid.name)),
-        data: Some(data),
+        data: Some(data.map(|(key, value)| (key.to_owned(), value)).into()),
         ..ConfigMap::default()
     }
 }

@@ -142,7 +142,7 @@ fn environment(store: &Store) -> Vec<EnvVar> {
 fn siblings(name: &str) -> [EnvVar; 2] {
     let digests = EnvVarSource {
         config_map_key_ref: Some(ConfigMapKeySelector {
-            name: names::config_map(name),
+            name: names::digests(name),
             key: names::DIGESTS.to_owned(),
             optional: Some(true),
         }),

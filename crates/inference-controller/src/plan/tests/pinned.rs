@@ -272,6 +272,14 @@ fn a_new_value_of_the_refresh_annotation_restarts_pods_whose_template_is_the_sam
     assert_ne!(after, before);
     after.metadata.as_mut().unwrap().annotations.as_mut().unwrap().remove(labels::REFRESH);
     assert_eq!(after, before, "nothing else differs");
+    scene.settle(1);
+    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.inference).metadata.annotations = None);
+    let plan = scene.plan();
+    let conditions = plan.status.conditions.iter().map(|known| known.type_.as_str());
+    assert!(
+        !conditions.collect::<Vec<_>>().contains(&conditions::TEMPLATE_OUTDATED),
+        "removing it is no change"
+    );
 }
 
 /// Users who may edit the Deployment may also edit its record.
