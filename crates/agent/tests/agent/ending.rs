@@ -92,6 +92,7 @@ fn a_killed_worker_has_saved_what_it_had_accepted() {
     model.release();
     let agent = Agent::start(folder.path(), &model);
     agent.until("agent_tasks_total{outcome=\"done\"} 2");
-    assert_eq!(agent.get("/v1/tasks/b").json()["output"], "echo of next");
+    // A task is counted before its answer is saved, and shows the answer afterwards.
+    until("the saved answer", || agent.get("/v1/tasks/b").json()["output"] == "echo of next");
     assert_eq!(agent.get("/v1/sessions/s").json()["messages"], 4);
 }
