@@ -194,12 +194,12 @@ async fn a_new_replica_does_not_load_another_model_than_the_one_that_serves() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     store.put("qwen/config.json", b"{}");
-    store.put("qwen/weights/model.bin", &noise(98, MIB));
+    store.put("qwen/model.bin", &noise(98, MIB));
     create(&scene, "chat", store.spec("qwen")).await;
     let first = until_ready(&scene, "chat").await.status.and_then(|status| status.model).expect("a model");
     let serving = pod_of(&scene, "chat").await;
     let changed = noise(99, MIB);
-    store.put("qwen/weights/model.bin", &changed);
+    store.put("qwen/model.bin", &changed);
     change(&scene, "chat", json!({ "replicas": 2 })).await;
     let inference = until_not_ready_within(&scene, "chat", reasons::MODEL_CHANGED, within()).await;
     let ready = condition(&inference, conditions::READY).expect("a condition");
@@ -226,7 +226,7 @@ async fn a_new_replica_does_not_load_another_model_than_the_one_that_serves() {
     );
     for pod in pods_of(&scene, "chat").await {
         let read = read_by(&scene, &pod);
-        assert_eq!(read.digests["weights/model.bin"], sha256(&changed));
+        assert_eq!(read.digests["model.bin"], sha256(&changed));
     }
 }
 

@@ -3,7 +3,11 @@
 //! Pods on lost nodes are deleted first, and a deletion that fails keeps nothing else from being sent. Then children,
 //! deletions of children, status, events and logs; the first failure ends this sequence.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use api::{aiinference::AIInference, labels, reasons};
 use jiff::Timestamp;
@@ -42,7 +46,8 @@ pub(crate) async fn apply(
         None => apply_rest(ctx, inference, rest, now).await,
         // The plan for the refusal has the status.
         Some(Ok(refusal)) => {
-            let Children { refusal: of_child, contest } = apply_children(ctx, inference, rest, now).await?;
+            let Children { refusal: of_child, contest, failed: _ } =
+                apply_children(ctx, inference, rest, now).await?;
             Ok(refused(of_child.unwrap_or(refusal), contest))
         }
         // No status of before the deletions may follow one that was accepted: the next plan has both.
@@ -104,7 +109,7 @@ async fn apply_rest(
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     // Children before the status: after a failure the status is not written, so it never reports what did not happen.
-    let Children { refusal, contest } = apply_children(ctx, inference, plan, now).await?;
+    let Children { refusal, contest, failed } = apply_children(ctx, inference, plan, now).await?;
     if let Some(refusal) = refusal {
         return Ok(refused(refusal, contest));
     }
@@ -112,6 +117,9 @@ async fn apply_rest(
     // After the status, which has the same content.
     for note in &plan.events {
         ctx.recorder.publish(inference, note, now).await;
+    }
+    if let Some(error) = failed {
+        return Err(error);
     }
     // Last, because a request to a kubelet may be slow.
     let read = read_logs(ctx, inference, plan).await.then_some(Duration::ZERO);
@@ -125,6 +133,8 @@ struct Children {
     refusal: Option<Refusal>,
     /// The shortest wait until a contested write is repeated.
     contest: Option<Duration>,
+    /// A child apart was not sent. The others were.
+    failed: Option<ApplyError>,
 }
 
 /// The children, and the deletions of those that are not wanted any more.
@@ -134,18 +144,12 @@ async fn apply_children(
     plan: &Plan,
     now: Timestamp,
 ) -> Result<Children, ApplyError> {
-    let mut done = Children::default();
+    let mut done = apply_apart(ctx, inference, plan, now).await;
     if let Some(facts) = &plan.facts {
         ctx.fact_times.note(uid(inference), facts, now);
     }
     for mark in &plan.marks {
         annotate(ctx, inference, mark, now).await?;
-    }
-    if let Some(digests) = &plan.digests
-        && let Err(error) = ctx.config_maps.apply(digests).await
-    {
-        let what = "the ConfigMap with the digests of loaded models is not written";
-        report_apart(ctx, inference, what, Refusal::of(error)?, now).await;
     }
     for child in &plan.children {
         match apply_child(ctx, child).await {
@@ -157,14 +161,10 @@ async fn apply_children(
                 }
             }
             Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
-            Err(error) => return Ok(Children { refusal: Some(Refusal::of(error)?), ..done }),
+            Err(error) => {
+                return Ok(Children { refusal: Some(Refusal::of(error)?), ..done });
+            }
         }
-    }
-    if let Some(service) = &plan.headless
-        && let Err(error) = ctx.services.apply(service).await
-    {
-        let what = "the headless Service is not written";
-        report_apart(ctx, inference, what, Refusal::of(error)?, now).await;
     }
     for child in &plan.superfluous {
         let deleted = match child {
@@ -178,15 +178,78 @@ async fn apply_children(
     Ok(done)
 }
 
-/// The pods serve without this child, so a refusal is an event, and keeps nothing else from being sent.
-async fn report_apart(ctx: &Context, inference: &AIInference, what: &str, refusal: Refusal, now: Timestamp) {
-    let message = format!("{what}: {}; the pods serve without it", refusal.message());
+/// The children without which the pods serve. A refusal is an event, and keeps nothing else from being sent; nor does a
+/// failure, which is returned.
+async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: Timestamp) -> Children {
+    let mut done = Children::default();
+    if let Some(service) = &plan.headless {
+        let written = ctx.services.apply(service).await;
+        note_apart(ctx, inference, "the headless Service", written, &mut done, now).await;
+    }
+    if let Some(digests) = &plan.digests {
+        let written = ctx.config_maps.apply(digests).await;
+        note_apart(ctx, inference, "the ConfigMap with digests of models", written, &mut done, now).await;
+    }
+    done
+}
+
+async fn note_apart(
+    ctx: &Context,
+    inference: &AIInference,
+    what: &'static str,
+    written: Result<Written, ApplyError>,
+    done: &mut Children,
+    now: Timestamp,
+) {
+    let refusal = match written.map_err(Refusal::of) {
+        Ok(written) => {
+            ctx.apart.heal(uid(inference), what);
+            if let Written::Contested(contest) = written {
+                done.contest = done.contest.into_iter().chain([contest.wait]).min();
+                if let Some(note) = contest.note(reasons::FIELD_CONFLICT) {
+                    ctx.recorder.publish(inference, &note, now).await;
+                }
+            }
+            return;
+        }
+        Err(Err(error)) => {
+            done.failed = Some(error);
+            return;
+        }
+        Err(Ok(refusal)) => refusal,
+    };
+    done.contest = done.contest.into_iter().chain([ctx.defaults.refusal_retry]).min();
+    let message = format!("{what} is not written: {}; the pods serve without it", refusal.message());
     let reason = match refusal {
         Refusal::OwnershipConflict(_) | Refusal::Leftover { .. } => reasons::OWNERSHIP_CONFLICT,
         Refusal::Invalid(_) => reasons::INVALID_SPEC,
         Refusal::Denied(_) => reasons::DENIED,
     };
-    ctx.recorder.publish(inference, &Note { severity: Severity::Warning, reason, message }, now).await;
+    if ctx.apart.is_new(uid(inference), what, &message) {
+        let note = Note { severity: Severity::Warning, reason, message };
+        ctx.recorder.publish(inference, &note, now).await;
+    }
+}
+
+/// Refusals of children apart that were reported. No status has them, and each event is a new object.
+#[derive(Debug, Default)]
+pub(crate) struct Apart(Mutex<BTreeMap<(String, &'static str), String>>);
+
+impl Apart {
+    /// Objects that were deleted meanwhile are among them. Beyond this number all are reported again.
+    const MOST: usize = 1_000;
+
+    fn is_new(&self, uid: &str, what: &'static str, message: &str) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= Self::MOST {
+            known.clear();
+        }
+        known.insert((uid.to_owned(), what), message.to_owned()).as_deref() != Some(message)
+    }
+
+    fn heal(&self, uid: &str, what: &'static str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(uid.to_owned(), what));
+    }
 }
 
 /// Refused marks keep nothing else from being sent: a drain still evicts one of two ready pods.

@@ -58,33 +58,28 @@ pub(crate) async fn check(folder: &Path, root: &Path, engine: Engine, within: Du
     in_time(folder, within, look).await
 }
 
-/// Endings of files with weights, configurations and code.
-const LOADED: [&str; 11] =
-    ["safetensors", "bin", "pt", "pth", "gguf", "json", "model", "jinja", "py", "tiktoken", "msgpack"];
-/// Vocabularies.
-const LOADED_NAMES: [&str; 2] = ["vocab.txt", "merges.txt"];
+/// Endings of weights, of code and of templates that engines load.
+const LOADED: [&str; 7] = ["safetensors", "gguf", "bin", "tensors", "py", "jinja", "tiktoken"];
+/// Parts of the names of configurations and vocabularies. Results of an evaluation have none of them.
+const PARTS: [&str; 8] =
+    ["config", "token", "vocab", "merges", "params", "template", "index", "consolidated"];
 /// What training leaves beside a model.
-const LEFT_BY_TRAINING: [&str; 2] = ["trainer_state.json", "training_args.bin"];
+const LEFT_BY_TRAINING: &str = "training_args.bin";
 
 /// Whether an engine loads a file, by its path below the model. Any other file may change while pods serve.
 pub(crate) fn is_loaded(engine: Option<Engine>, path: &str) -> bool {
-    let parts: Vec<&str> = path.split('/').collect();
-    let name = parts.last().copied().unwrap_or_default();
-    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
-    if parts.iter().any(|part| part.starts_with('.')) {
+    if path.split('/').any(|part| part.starts_with('.')) {
         return false;
     }
+    let ending = path.rsplit_once('.').map_or("", |(_, ending)| ending);
     match engine {
-        None => name != SHA256SUMS,
+        None => path != SHA256SUMS,
+        // Folders of it are other models, or checkpoints.
         Some(Engine::Vllm | Engine::Tgi) => {
-            (LOADED.contains(&ending) || LOADED_NAMES.contains(&name)) && !LEFT_BY_TRAINING.contains(&name)
+            let has_part = PARTS.iter().any(|part| path.contains(part));
+            !path.contains('/') && path != LEFT_BY_TRAINING && (LOADED.contains(&ending) || has_part)
         }
-        Some(Engine::Triton) => match parts[..] {
-            // Labels of classes are text files beside the configuration.
-            [_, name] => name == CONFIG || ending == "txt",
-            [_, version, _, ..] => is_version(version),
-            _ => false,
-        },
+        Some(Engine::Triton) => path.contains('/') && ending != "md",
     }
 }
 
@@ -280,6 +275,53 @@ fn found<'n>(names: impl Iterator<Item = &'n str>) -> String {
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum as _;
+
+    #[test]
+    fn files_that_engines_load_count_and_what_tools_leave_beside_them_does_not() {
+        for path in [
+            "config.json",
+            "generation_config.json",
+            "model-00001-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "tokenizer.json",
+            "tokenizer.model.v3",
+            "vocab.txt",
+            "merges.txt",
+            "params.json",
+            "consolidated.00.pth",
+            "pytorch_model.bin",
+            "modeling_qwen.py",
+            "chat_template.jinja",
+            "qwen.tiktoken",
+            "q4.gguf",
+        ] {
+            assert!(is_loaded(Some(Engine::Vllm), path), "{path}");
+        }
+        for path in [
+            "README.md",
+            "eval_results.json",
+            "trainer_state.json",
+            "training_args.bin",
+            "optimizer.pt",
+            "SHA256SUMS",
+            "rng_state_0.pth",
+            ".gitattributes",
+            "checkpoint-500/config.json",
+            "events.out.tfevents.1",
+            "train.txt",
+        ] {
+            assert!(!is_loaded(Some(Engine::Vllm), path), "{path}");
+        }
+        for (path, counts) in [
+            ("m/1/model.py", true),
+            ("m/env.tar.gz", true),
+            ("m/README.md", false),
+            ("log", false),
+            ("m/.x", false),
+        ] {
+            assert_eq!(is_loaded(Some(Engine::Triton), path), counts, "{path}");
+        }
+    }
 
     use super::*;
 

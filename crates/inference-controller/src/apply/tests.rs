@@ -126,6 +126,7 @@ fn context(client: &Client, inference: &AIInference) -> Context {
         pace: Default::default(),
         migrations: Default::default(),
         fact_times: Default::default(),
+        apart: Default::default(),
         logs: Logs::new(client.clone()),
         crashes: Arc::default(),
         writer,

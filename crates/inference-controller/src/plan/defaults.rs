@@ -22,7 +22,7 @@ pub(crate) struct Defaults {
     /// Whether this controller watches nodes and replaces pods on lost ones.
     pub(super) watches_nodes: bool,
     /// When to retry after a refusal. The deletion of a foreign object or a change of a quota or policy causes no watched event.
-    pub(super) refusal_retry: Duration,
+    pub(crate) refusal_retry: Duration,
     pub(super) own_account: OwnAccount,
     products: Products,
 }

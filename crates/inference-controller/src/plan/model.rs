@@ -14,13 +14,16 @@ use api::{
 use k8s_openapi::api::core::v1::ConfigMap;
 use workload::{
     templates::revision::Revision,
-    views::{node::LossKind, pod::PodView},
+    views::{
+        node::LossKind,
+        pod::{PodView, Terminated},
+    },
 };
 
 use super::metadata::metadata_of;
 use crate::{
     names::{self, ENGINE, LOADER},
-    observe::Observed,
+    observe::{Observed, claim_key},
     validate,
 };
 
@@ -97,16 +100,24 @@ fn first<'p>(pods: impl Iterator<Item = &'p PodView>, observed: &Observed) -> Op
 }
 
 fn loaded<'p>(pod: &'p PodView, observed: &Observed) -> Option<(&'p PodView, Loaded)> {
-    let loader = pod.init_container(LOADER).filter(|_| serves(pod, observed))?;
+    let loader = pod.init_container(LOADER)?;
     let ended = loader.state.terminated.as_ref().filter(|ended| ended.exit_code == 0)?;
-    Some((pod, Loaded::of_message(&ended.message)?))
+    let serves = has_served(pod, ended) && has_still(pod, observed);
+    Some((pod, Loaded::of_message(&ended.message)?)).filter(|_| serves)
 }
 
-/// Its engine has started. A pod that is not ready for a moment still has its model.
-fn serves(pod: &PodView, observed: &Observed) -> bool {
-    let has_started = pod.container(ENGINE).is_some_and(|engine| engine.started == Some(true));
+/// Whether it has been ready with this model: Ready has changed since the model was loaded. An engine that starts again has
+/// the same model.
+fn has_served(pod: &PodView, loader: &Terminated) -> bool {
+    pod.is_ready || pod.ready_changed.zip(loader.finished_at).is_some_and(|(ready, loaded)| ready > loaded)
+}
+
+/// Whether the model is still that of the loader. An engine that has started again has read a claim again.
+fn has_still(pod: &PodView, observed: &Observed) -> bool {
+    let reads_claim = claim_key(&observed.inference).is_some();
+    let has_restarted = pod.container(ENGINE).is_none_or(|engine| engine.restart_count > 0);
     let lost = pod.node.as_ref().and_then(|node| observed.nodes.lost.get(node));
-    has_started && lost.is_none_or(|lost| lost.kind == LossKind::NotReady && pod.is_ready)
+    !(reads_claim && has_restarted) && lost.is_none_or(|lost| lost.kind == LossKind::NotReady && pod.is_ready)
 }
 
 /// The label `pod-template-hash`: a ReplicaSet has it at the end of its name.
@@ -132,14 +143,14 @@ mod tests {
     fn pod(name: &str, created: i64, revision: &str, digit: &str, engine: &str) -> String {
         let loaded = Loaded { digest: digest(digit), files: 2, bytes: 7 }.message();
         format!(
-            "{{name: {name}, owner: chat-{revision}, created: '{}', node: gpu-{name}, phase: Running, ready: true, gpus: 1, \
-             containers: [{{name: engine, {engine}}}], init: [{{name: model-loader, state: {{terminated: {{exitCode: 0, \
+            "{{name: {name}, owner: chat-{revision}, created: '{}', node: gpu-{name}, phase: Running, {engine}, gpus: 1, \
+             containers: [{{name: engine, restartCount: 1}}], init: [{{name: model-loader, state: {{terminated: {{exitCode: 0, \
              message: '{loaded}'}}}}}}]}}",
             at(created)
         )
     }
 
-    const SERVES: &str = "started: true, ready: true, state: {running: {}}";
+    const SERVES: &str = "ready: true";
 
     fn written(scene: &Scene) -> Option<String> {
         let record = scene.plan().digests?;
@@ -171,12 +182,31 @@ mod tests {
         let seen = Some(LoadedModel { digest: digest("a"), files: 2, bytes: 7 });
         assert_eq!(scene.plan().status.model, seen);
         scene.write_status();
-        scene.pods(&[&pod("b", 5, "7f9c", "b", "started: false, state: {running: {}}")]);
+        scene.pods(&[&pod("b", 5, "7f9c", "b", "ready: false")]);
         assert_eq!((written(&scene), scene.plan().status.model), (None, seen.clone()));
         scene.observe(|observed| observed.digests = Some(Default::default()));
         assert_eq!(written(&scene).as_deref(), Some(""), "nothing that was written before counts");
         scene.edit_spec(|spec| spec.args = vec!["--max-model-len=1".into()]);
         assert_eq!(scene.plan().status.model, None, "another template");
+    }
+
+    #[test]
+    fn an_engine_that_starts_again_has_its_model_unless_it_reads_a_claim() {
+        let loaded = Loaded { digest: digest("a"), files: 2, bytes: 7 }.message();
+        let pod = |ready: i64| {
+            format!(
+                "{{name: a, owner: chat-7f9c, node: gpu-a, conditions: [{{type: Ready, status: 'False', \
+                 lastTransitionTime: '{}'}}], containers: [{{name: engine, restartCount: 1}}], init: [{{name: \
+                 model-loader, state: {{terminated: {{exitCode: 0, finishedAt: '{}', message: '{loaded}'}}}}}}]}}",
+                at(ready),
+                at(10)
+            )
+        };
+        assert!(written(&with(&[pod(11)])).is_some(), "it was ready before");
+        assert_eq!(written(&with(&[pod(9)])), None, "it was never ready");
+        let mut scene = with(&[pod(11)]);
+        scene.edit_spec(|spec| spec.model_source = "pvc://models/qwen".into());
+        assert_eq!(written(&scene), None, "what it has read now is not known");
     }
 
     /// An invalid spec keeps no pod of the last valid one from coming back.
@@ -210,10 +240,9 @@ mod tests {
 
     #[test]
     fn a_loader_of_an_older_release_says_nothing() {
-        let scene = with(&[format!(
-            "{{ready: true, owner: chat-7f9c, node: gpu-0, containers: [{{name: engine, {SERVES}}}], init: [{{name: \
-             model-loader, state: {{terminated: {{exitCode: 0}}}}}}]}}"
-        )]);
+        let pod = "{ready: true, owner: chat-7f9c, node: gpu-0, containers: [{name: engine}], init: [{name: \
+                   model-loader, state: {terminated: {exitCode: 0}}}]}";
+        let scene = with(&[pod.to_owned()]);
         assert_eq!((written(&scene), scene.plan().status.model), (None, None));
     }
 

@@ -154,7 +154,7 @@ mod tests {
             folder(&[
                 ("m/config.pbtxt", b""),
                 ("m/1/model.savedmodel/variables/data", content),
-                ("m/notes", b"n"),
+                ("m/notes.md", b"n"),
                 ("README", b"r"),
             ])
         };
