@@ -12,6 +12,7 @@ mod demo;
 mod dev_cluster;
 mod docs;
 mod images;
+mod replay;
 mod setup;
 mod steps;
 mod sweep;
@@ -46,6 +47,8 @@ enum Command {
     Images(images::Args),
     /// Makes a node fail and shows what happens, second by second, as text and as a picture
     Demo(PassedOn),
+    /// What autoscalers would have done with past arrivals: waits and replica-minutes, as a table
+    Replay(PassedOn),
     /// Lets the real ms-swift train on the CPU of a real node, be killed, resume and upload (Linux, as root)
     TrainDemo,
     /// Shows the golden command lines of trainings to the argument parser of the real ms-swift
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Images(args) => images::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::TrainDemo => train_demo::run(),
         Command::SwiftArgs => swift_args::run(),
         Command::Docs => docs::run(),

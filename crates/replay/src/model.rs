@@ -1,0 +1,155 @@
+//! A queue in front of replicas, in steps of a second. Pure.
+//!
+//! A replica works on a number of requests at a time. How long one takes does not depend on the others. Requests are begun
+//! in the order of their arrival. A replica that is removed begins nothing more, and ends what it has; those that still
+//! start are removed first.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
+
+use crate::{arrivals::Request, policies::Policy};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Model {
+    /// Requests that a replica works on at a time.
+    pub(crate) slots: u32,
+    /// In seconds.
+    pub(crate) cold_start: u32,
+}
+
+/// What an autoscaler sees.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen<'a> {
+    /// Seconds since the first request.
+    pub(crate) now: u32,
+    pub(crate) waiting: u32,
+    pub(crate) running: u32,
+    /// The youngest last.
+    pub(crate) replicas: &'a [Replica],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replica {
+    pub(crate) id: u32,
+    /// Seconds since the first request; negative for those that were there before.
+    pub(crate) created: i64,
+    pub(crate) ready: i64,
+}
+
+/// What became of the requests, and what it cost.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// Seconds, the shortest first.
+    pub(crate) waits: Vec<f64>,
+    pub(crate) replica_minutes: f64,
+    pub(crate) most: usize,
+    /// How often an addition followed a removal, or the reverse.
+    pub(crate) turns: u32,
+}
+
+/// After the last arrival, so that what a policy keeps counts as well.
+const TAIL: u32 = 900;
+/// Replicas that were there at the beginning have been there for long.
+const LONG_AGO: i64 = -86_400;
+
+pub(crate) fn run(model: &Model, requests: &[Request], mut policy: Policy) -> Outcome {
+    let mut outcome = Outcome { waits: Vec::with_capacity(requests.len()), ..Outcome::default() };
+    let mut next_id = 0;
+    let mut new = |created: i64, ready: i64| {
+        next_id += 1;
+        Replica { id: next_id, created, ready }
+    };
+    let mut replicas: Vec<Replica> = (0..policy.least()).map(|_| new(LONG_AGO, LONG_AGO)).collect();
+    let mut running = BinaryHeap::<Reverse<u64>>::new();
+    let mut waiting = VecDeque::<Request>::new();
+    let mut arriving = requests.iter().copied().peekable();
+    let last = requests.last().map_or(0.0, |last| last.at).ceil() as u32;
+    let (mut next_decision, mut direction) = (0, 0);
+    for now in 0..=last.saturating_add(TAIL) {
+        let (at, clock) = (f64::from(now), i64::from(now));
+        while running.peek().is_some_and(|Reverse(ends)| *ends <= u64::from(now) * MICROS) {
+            running.pop();
+        }
+        while let Some(request) = arriving.next_if(|request| request.at <= at) {
+            waiting.push_back(request);
+        }
+        let ready = replicas.iter().filter(|replica| replica.ready <= clock).count();
+        while running.len() < ready * model.slots as usize
+            && let Some(request) = waiting.pop_front()
+        {
+            outcome.waits.push(at - request.at);
+            running.push(Reverse(((at + request.takes) * MICROS as f64) as u64));
+        }
+        if now >= next_decision {
+            next_decision = now + policy.period();
+            let counts = [waiting.len(), running.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+            let [waiting, running] = counts;
+            let wanted = policy.decide(&Seen { now, waiting, running, replicas: &replicas });
+            let before = replicas.len();
+            for _ in before..wanted {
+                replicas.push(new(clock, clock + i64::from(model.cold_start)));
+            }
+            replicas.truncate(wanted);
+            let step = wanted.cmp(&before) as i8;
+            outcome.turns += u32::from(step != 0 && direction != 0 && step != direction);
+            direction = if step == 0 { direction } else { step };
+            outcome.most = outcome.most.max(wanted);
+        }
+        outcome.replica_minutes += replicas.len() as f64 / 60.0;
+    }
+    // What was never begun has waited until the end.
+    let end = f64::from(last.saturating_add(TAIL));
+    outcome.waits.extend(waiting.iter().map(|request| end - request.at));
+    outcome.waits.sort_by(f64::total_cmp);
+    outcome
+}
+
+const MICROS: u64 = 1_000_000;
+
+impl Outcome {
+    /// Of the nearest rank, 0 to 1.
+    pub(crate) fn percentile(&self, share: f64) -> f64 {
+        let rank = (self.waits.len() as f64 * share).ceil() as usize;
+        self.waits.get(rank.max(1) - 1).copied().unwrap_or_default()
+    }
+
+    /// The share of requests that waited longer, 0 to 1.
+    pub(crate) fn beyond(&self, promise: f64) -> f64 {
+        let late = self.waits.len() - self.waits.partition_point(|wait| *wait <= promise);
+        late as f64 / self.waits.len().max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: Model = Model { slots: 2, cold_start: 30 };
+
+    fn requests(count: u32, every: f64, takes: f64) -> Vec<Request> {
+        (0..count).map(|index| Request { at: f64::from(index) * every, takes }).collect()
+    }
+
+    #[test]
+    fn requests_wait_while_all_slots_are_taken() {
+        // Two slots, and a request each second that takes three: a third of them cannot be served.
+        let outcome = run(&MODEL, &requests(60, 1.0, 3.0), Policy::Fixed(1));
+        assert_eq!(outcome.waits.len(), 60);
+        assert_eq!(outcome.percentile(0.01), 0.0);
+        assert!((25.0..=35.0).contains(&outcome.percentile(1.0)), "{}", outcome.percentile(1.0));
+        let enough = run(&MODEL, &requests(60, 1.0, 3.0), Policy::Fixed(2));
+        assert_eq!((enough.percentile(1.0), enough.beyond(0.0)), (0.0, 0.0));
+        assert_eq!((enough.most, enough.turns), (2, 0));
+        let minutes = (59.0 + 900.0 + 1.0) * 2.0 / 60.0;
+        assert!((enough.replica_minutes - minutes).abs() < 0.1, "{}", enough.replica_minutes);
+    }
+
+    #[test]
+    fn what_was_never_begun_has_waited_until_the_end() {
+        let outcome = run(&MODEL, &requests(3, 0.0, 10_000.0), Policy::Fixed(1));
+        assert_eq!(outcome.waits, [0.0, 0.0, 900.0]);
+        assert!((outcome.beyond(10.0) - 1.0 / 3.0).abs() < 1e-9);
+    }
+}

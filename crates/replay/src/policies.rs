@@ -1,0 +1,184 @@
+//! What decides on the replicas: an AIScaler, a HorizontalPodAutoscaler of the same numbers, or nobody.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use api::aiscaler::{AIScalerSpec, MetricType};
+use jiff::{SignedDuration, Timestamp};
+use scaling::{
+    decide::{PERIOD, decide},
+    history::History,
+    policy::{Bounds, Extras, Kind, Metric, Policy as Rules},
+    reading::{Milli, Reading},
+    target::{Pod, PodState, Target, Work},
+};
+
+use crate::model::{Replica, Seen};
+
+/// A manifest of an AIScaler.
+#[derive(Debug)]
+pub(crate) struct Scaler {
+    pub(crate) name: String,
+    spec: AIScalerSpec,
+}
+
+/// What decides on the replicas.
+#[derive(Debug)]
+pub(crate) enum Policy {
+    Fixed(i32),
+    Rules { kind: &'static str, rules: Box<Rules>, history: Box<History>, period: u32 },
+}
+
+/// How often an AIScaler reads a source.
+const READS_EVERY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+pub(crate) const SAMPLE: &str = "apiVersion: ai.infra.example.com/v1alpha1\nkind: AIScaler\nmetadata: {name: chat}\nspec: {deploymentName: chat, \
+                                 metricType: queue_depth, targetValue: 5, minReplicas: 2, maxReplicas: 64}\n";
+
+pub(crate) fn scaler_of(text: &str) -> anyhow::Result<Scaler> {
+    let manifest: serde_json::Value = serde_saphyr::from_str(text).context("it is no YAML of one object")?;
+    if manifest["kind"] != "AIScaler" {
+        bail!("it is no AIScaler");
+    }
+    let name = manifest["metadata"]["name"].as_str().unwrap_or("unnamed").to_owned();
+    let spec: AIScalerSpec =
+        serde_json::from_value(manifest["spec"].clone()).context("its spec is not valid")?;
+    if spec.metric_type != MetricType::QueueDepth || !spec.additional_metrics.is_empty() {
+        bail!("its metric cannot be replayed: arrivals tell a queue_depth alone");
+    }
+    Ok(Scaler { name, spec })
+}
+
+impl Policy {
+    pub(crate) fn scaler(scaler: &Scaler) -> anyhow::Result<Self> {
+        Self::of("AIScaler", scaler, Extras::all(), READS_EVERY)
+    }
+
+    /// A HorizontalPodAutoscaler with an external metric of the type AverageValue.
+    pub(crate) fn hpa(scaler: &Scaler) -> anyhow::Result<Self> {
+        Self::of("HPA", scaler, Extras::none(), PERIOD)
+    }
+
+    fn of(kind: &'static str, scaler: &Scaler, extras: Extras, period: Duration) -> anyhow::Result<Self> {
+        let spec = &scaler.spec;
+        let target = scaling::spec::target_value(&spec.target_value.0).context("spec.targetValue")?;
+        let rules = Rules {
+            bounds: Bounds::new(spec.min_replicas, spec.max_replicas)?,
+            metrics: vec![Metric::new("queue", Kind::QueueDepth, target)],
+            behavior: scaling::spec::behavior(spec.behavior.as_ref()).context("spec.behavior")?,
+            fallback: None,
+            extras,
+        };
+        let period = u32::try_from(period.as_secs()).unwrap_or(u32::MAX);
+        Ok(Self::Rules { kind, rules: Box::new(rules), history: Box::default(), period })
+    }
+
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Fixed(_) => "fixed",
+            Self::Rules { kind, .. } => kind,
+        }
+    }
+
+    /// Replicas at the beginning.
+    pub(crate) fn least(&self) -> usize {
+        let least = match self {
+            Self::Fixed(replicas) => *replicas,
+            Self::Rules { rules, .. } => rules.bounds.min(),
+        };
+        usize::try_from(least).unwrap_or_default()
+    }
+
+    /// Seconds between two decisions.
+    pub(crate) fn period(&self) -> u32 {
+        match self {
+            Self::Fixed(_) => u32::MAX / 2,
+            Self::Rules { period, .. } => *period,
+        }
+    }
+
+    pub(crate) fn decide(&mut self, seen: &Seen<'_>) -> usize {
+        let Self::Rules { rules, history, .. } = self else { return seen.replicas.len() };
+        let now = at(i64::from(seen.now));
+        let target = target(seen);
+        let in_hand = i64::from(seen.waiting) + i64::from(seen.running);
+        let reading = Reading::Total { value: Milli::units(in_hand), at: now };
+        let decision = decide(rules, &target, &[reading], history, now);
+        let to = decision.record.to;
+        **history = decision.written(rules);
+        usize::try_from(to).unwrap_or_default()
+    }
+}
+
+fn target(seen: &Seen<'_>) -> Target {
+    let pod = |replica: &Replica| Pod {
+        uid: replica.id.to_string(),
+        created: at(replica.created),
+        began: Some(at(replica.created)),
+        ordinal: None,
+        state: if replica.ready <= i64::from(seen.now) {
+            PodState::Ready { since: at(replica.ready) }
+        } else {
+            PodState::Starting { since: at(replica.created) }
+        },
+        work: Work::Unknown,
+    };
+    let replicas = i32::try_from(seen.replicas.len()).unwrap_or(i32::MAX);
+    Target {
+        replicas,
+        status_replicas: replicas,
+        pods: seen.replicas.iter().map(pod).collect(),
+        cold_start: None,
+    }
+}
+
+/// Any moment will do.
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH
+        .saturating_add(SignedDuration::from_secs(1_700_000_000 + seconds))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        arrivals::Request,
+        model::{self, Model},
+    };
+
+    #[test]
+    fn a_manifest_is_refused_with_the_reason() {
+        assert_eq!(scaler_of(SAMPLE).unwrap().name, "chat");
+        for (from, to, words) in [
+            ("kind: AIScaler", "kind: AIInference", "no AIScaler"),
+            ("queue_depth", "gpu_util", "cannot be replayed"),
+            ("queue_depth", "queue", "spec is not valid"),
+            ("targetValue: 5", "targetValue: -5", "spec.targetValue"),
+            ("minReplicas: 2", "minReplicas: 65", "the minimum of 65"),
+        ] {
+            let text = SAMPLE.replace(from, to);
+            let built = scaler_of(&text).and_then(|scaler| Policy::scaler(&scaler).map(drop));
+            let error = format!("{:#}", built.unwrap_err());
+            assert!(error.contains(words), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn both_follow_a_burst_within_their_bounds_and_come_back() {
+        let burst = |second: u32| if (300..420).contains(&second) { 12 } else { 2 };
+        let of_second =
+            |second| (0..burst(second)).map(move |_| Request { at: f64::from(second), takes: 5.0 });
+        let requests: Vec<Request> = (0..900).flat_map(of_second).collect();
+        let model = Model { slots: 5, cold_start: 30 };
+        let scaler = scaler_of(SAMPLE).unwrap();
+        for policy in [Policy::scaler(&scaler).unwrap(), Policy::hpa(&scaler).unwrap()] {
+            let kind = policy.kind();
+            let outcome = model::run(&model, &requests, policy);
+            assert!((12..=64).contains(&outcome.most), "{kind}: {}", outcome.most);
+            assert!(outcome.percentile(0.5) < 5.0 && outcome.turns >= 1, "{kind}");
+            assert!(outcome.replica_minutes < 64.0 * 30.0, "{kind}: {}", outcome.replica_minutes);
+        }
+    }
+}
