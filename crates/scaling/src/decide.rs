@@ -13,6 +13,7 @@ use crate::{
     constancy::Band,
     decide::{
         conclusion::{Active, Conclusion, conclude},
+        proposal::hpa,
         record::{Inputs, MetricInputs, Recommended, Record, Tolerances},
     },
     history::{History, MetricPast},
@@ -162,6 +163,12 @@ fn measured(
     for (index, metric) in policy.metrics.iter().enumerate() {
         let reading = readings.get(index).unwrap_or(&missing);
         let measurement = measurement(metric, reading, &target.pods, policy.extras.samples, now);
+        let measurement = match measurement {
+            Measurement::Total(value) if lacks_pods(policy, metric, value, target) => {
+                Measurement::Invalid(Fault::NoSettledPods)
+            }
+            measured => measured,
+        };
         let mut input = MetricInputs {
             name: metric.name.clone(),
             kind: metric.kind,
@@ -183,6 +190,15 @@ fn measured(
     }
     judge(policy, &mut inputs, &mut pasts, &varied, now);
     (inputs, pasts)
+}
+
+/// Whether HPA could not compute with this value: `getReadyPodsCount` fails without any pod, and the replicas are held.
+fn lacks_pods(policy: &Policy, metric: &Metric, value: Milli, target: &Target) -> bool {
+    let tolerances = Tolerances { up: policy.behavior.up.tolerance, down: policy.behavior.down.tolerance };
+    policy.extras.arithmetic == Arithmetic::Hpa
+        && target.replicas > 0
+        && target.pods.is_empty()
+        && hpa::multiplies_ready_pods(value, metric, tolerances)
 }
 
 /// The past of a metric with its present value, and whether the metric varied.

@@ -7,7 +7,7 @@ use crate::{
 };
 
 mod by_kind;
-mod hpa;
+pub(crate) mod hpa;
 
 /// `None` if the metric has no usable value.
 pub(crate) fn proposal(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> Option<i32> {

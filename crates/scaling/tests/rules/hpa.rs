@@ -213,6 +213,10 @@ fn propose(spec: &Spec, scale: &Scale<'_>, metric: &MetricValue) -> Option<i32> 
             if within(ratio) {
                 return Some(scale.spec_replicas);
             }
+            // `getReadyPodsCount` fails.
+            if scale.pods.is_empty() {
+                return None;
+            }
             let ready = scale.pods.iter().filter(|pod| {
                 // The crate counts pods that are being deleted as gone; the controller counts them here while Ready.
                 pod.phase == "Running" && pod.ready && !pod.deleted

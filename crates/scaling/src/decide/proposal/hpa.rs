@@ -4,6 +4,7 @@
 use crate::{
     decide::record::{Inputs, MetricInputs, Tolerances},
     measurement::PodValues,
+    policy::Metric,
     reading::Milli,
 };
 
@@ -35,6 +36,11 @@ fn total_value(ratio: f64, replicas: i32, inputs: &Inputs) -> i32 {
         return replicas;
     }
     ceil(ratio * f64::from(inputs.supply.ready))
+}
+
+/// Whether the proposal of a target with replicas is a multiple of its ready pods.
+pub(crate) fn multiplies_ready_pods(value: Milli, metric: &Metric, tolerances: Tolerances) -> bool {
+    !metric.kind.is_additive() && !is_within(tolerances, float(value) / float(metric.target.milli()))
 }
 
 /// `calcPlainMetricReplicas`. Pods without a sample count as at their target before a scale-down and as 0 before a
