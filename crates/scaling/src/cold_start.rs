@@ -60,7 +60,7 @@ impl ColdStarts {
             let since = match pod.state {
                 PodState::Ready { since } => Some(since),
                 // It would include the time until the fault was repaired.
-                PodState::CrashLooping | PodState::CannotStart => None,
+                PodState::CrashLooping { .. } | PodState::CannotStart { .. } => None,
                 PodState::Unscheduled
                 | PodState::Starting { .. }
                 | PodState::NotReady { .. }
@@ -106,7 +106,7 @@ fn hash(uid: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Work;
+    use crate::target::{Phase, Work};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_767_268_800 + seconds).unwrap()
@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(learned(&[waited]).seconds, [40]);
         let restarted = Pod { began: None, ..pod("a", 0, 900) };
         assert_eq!(learned(&[restarted]).seconds, [0; 0]);
-        for state in [PodState::CrashLooping, PodState::CannotStart] {
+        let phase = Phase::Running;
+        for state in [PodState::CrashLooping { phase }, PodState::CannotStart { phase }] {
             let mut cold_starts = learned(&[Pod { state, ..pod("a", 0, 900) }]);
             cold_starts.learn(&[pod("a", 0, 900)], at(1_000));
             assert_eq!(cold_starts.seconds, [0; 0], "{state:?}");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     policy::{Metric, Samples},
     reading::{Fault, Milli, PodSample, Reading},
-    target::{Pod, PodState},
+    target::{Phase, Pod, PodState},
     time::elapsed,
 };
 
@@ -82,8 +82,8 @@ pub(crate) fn settling(metric: &Metric, pods: &[Pod], now: Timestamp) -> u32 {
         PodState::Unscheduled
         | PodState::Starting { .. }
         | PodState::NotReady { .. }
-        | PodState::CrashLooping
-        | PodState::CannotStart
+        | PodState::CrashLooping { .. }
+        | PodState::CannotStart { .. }
         | PodState::Ending => false,
     };
     u32::try_from(pods.iter().filter(is_new).count()).unwrap_or(u32::MAX)
@@ -104,21 +104,37 @@ fn of_pods(
         let sample = fresh.get(pod.uid.as_str());
         match (pod.state, sample) {
             (PodState::Ending, _) => (),
-            (PodState::Unscheduled | PodState::Starting { .. } | PodState::CannotStart, _) => {
+            (
+                PodState::Unscheduled
+                | PodState::Starting { .. }
+                | PodState::CrashLooping { phase: Phase::Pending }
+                | PodState::CannotStart { phase: Phase::Pending },
+                _,
+            ) => values.unready += 1,
+            (PodState::NotReady { .. } | PodState::CrashLooping { .. } | PodState::CannotStart { .. }, _)
+                if which == Samples::OfSettledPods =>
+            {
                 values.unready += 1
             }
-            (PodState::NotReady { .. } | PodState::CrashLooping, _) if which == Samples::OfSettledPods => {
-                values.unready += 1;
-            }
-            (PodState::NotReady { .. } | PodState::CrashLooping | PodState::Ready { .. }, None) => {
-                values.missing += 1;
-            }
+            (
+                PodState::NotReady { .. }
+                | PodState::CrashLooping { .. }
+                | PodState::CannotStart { .. }
+                | PodState::Ready { .. },
+                None,
+            ) => values.missing += 1,
             (PodState::Ready { since }, Some(sample))
                 if which == Samples::OfSettledPods && elapsed(since, sample.at) < metric.window =>
             {
                 values.unsettled += 1;
             }
-            (PodState::NotReady { .. } | PodState::CrashLooping | PodState::Ready { .. }, Some(sample)) => {
+            (
+                PodState::NotReady { .. }
+                | PodState::CrashLooping { .. }
+                | PodState::CannotStart { .. }
+                | PodState::Ready { .. },
+                Some(sample),
+            ) => {
                 values.measured += 1;
                 values.sum = values.sum.plus(sample.value);
             }

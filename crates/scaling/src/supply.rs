@@ -50,8 +50,8 @@ pub(crate) fn supply(
         let counter = match pod.state {
             PodState::Ending => continue,
             PodState::Ready { .. } => &mut supply.ready,
-            PodState::CrashLooping => &mut supply.crash_looping,
-            PodState::CannotStart => &mut supply.cannot_start,
+            PodState::CrashLooping { .. } => &mut supply.crash_looping,
+            PodState::CannotStart { .. } => &mut supply.cannot_start,
             PodState::Unscheduled if is_late(pod.created) => &mut supply.unschedulable,
             // Transitions have the time of a node, which may be behind that of the API server.
             PodState::Starting { since } | PodState::NotReady { since }
@@ -111,7 +111,7 @@ impl Supply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Pod;
+    use crate::target::{Phase, Pod};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_767_268_800 + seconds).unwrap()
@@ -195,7 +195,8 @@ mod tests {
             let target = Target { replicas: 4, status_replicas: 4, pods, cold_start: None };
             supply(&target, Duration::from_secs(60), None, at(100)).removed_late
         };
-        let (ready, broken) = (PodState::Ready { since: at(10) }, PodState::CrashLooping);
+        let (ready, broken) =
+            (PodState::Ready { since: at(10) }, PodState::CrashLooping { phase: Phase::Running });
         assert_eq!(removed_late(&[broken, ready, ready, ready]), 1);
         assert_eq!(removed_late(&[broken, ready, broken, ready]), 2);
         assert_eq!(removed_late(&[ready, ready, broken, broken]), 0);

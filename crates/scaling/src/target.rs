@@ -43,12 +43,19 @@ pub enum PodState {
     NotReady { since: Timestamp },
     /// Phase Running and Ready. `since`: the last transition of the condition Ready.
     Ready { since: Timestamp },
-    /// A container, or an init container, keeps ending; phase Pending or Running.
-    CrashLooping,
+    /// A container, or an init container, keeps ending.
+    CrashLooping { phase: Phase },
     /// On no node would it start: an image cannot be pulled, or a Secret or a ConfigMap does not exist.
-    CannotStart,
+    CannotStart { phase: Phase },
     /// Being deleted, or its phase is Failed or Succeeded.
     Ending,
+}
+
+/// HPA's arithmetic counts pods by it, whatever keeps them from being Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Pending,
+    Running,
 }
 
 /// Whether a worker has a task in hand. Only [`crate::policy::Kind::TasksAndBusyWorkers`] reads it.

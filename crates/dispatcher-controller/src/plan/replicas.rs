@@ -399,13 +399,14 @@ fn for_scaling(pod: &PodView, observed: &Observed) -> target::Pod {
     let placed = pod.placed().unwrap_or(created);
     let mut containers = pod.init_containers.iter().chain(&pod.containers);
     let has_ended = containers.clone().any(|container| container.restart_count > 0);
+    let phase = if pod.phase == "Running" { target::Phase::Running } else { target::Phase::Pending };
     let state = if pod.is_ready {
         PodState::Ready { since: pod.ready_changed.unwrap_or(placed) }
     } else if containers.clone().any(|container| start_fault(pod, container).is_some()) || loader_refuses(pod)
     {
-        PodState::CannotStart
+        PodState::CannotStart { phase }
     } else if containers.any(|container| keeps_ending(container).is_some()) {
-        PodState::CrashLooping
+        PodState::CrashLooping { phase }
     } else if pod.node.is_none() {
         PodState::Unscheduled
     } else if pod.phase == "Running" {

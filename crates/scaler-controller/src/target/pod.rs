@@ -145,13 +145,19 @@ impl PodView {
         };
         let started = self.started();
         let since = self.ready_changed.unwrap_or(started);
+        let phase = match self.phase {
+            Phase::Pending => scaling::target::Phase::Pending,
+            Phase::Running | Phase::Succeeded | Phase::Failed | Phase::Unknown => {
+                scaling::target::Phase::Running
+            }
+        };
         match self.phase {
             Phase::Succeeded | Phase::Failed => PodState::Ending,
             Phase::Pending | Phase::Running if self.is_crash_looping || has_crashed() => {
-                PodState::CrashLooping
+                PodState::CrashLooping { phase }
             }
             Phase::Pending | Phase::Running if self.cannot_start.is_some() && !self.is_ready => {
-                PodState::CannotStart
+                PodState::CannotStart { phase }
             }
             Phase::Pending if self.node.is_some() => PodState::Starting { since: started },
             Phase::Pending => PodState::Unscheduled,
@@ -329,6 +335,9 @@ fn timestamp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timest
 mod tests {
     use super::*;
 
+    const PENDING: scaling::target::Phase = scaling::target::Phase::Pending;
+    const RUNNING: scaling::target::Phase = scaling::target::Phase::Running;
+
     fn state(parts: &str) -> PodState {
         let created = "metadata: {name: a, uid: a, creationTimestamp: '2026-01-01T00:00:00Z'}";
         serde_saphyr::from_str::<PodView>(&format!("{{{created}, {parts}}}")).unwrap().state(at("00:10:00"))
@@ -385,12 +394,21 @@ mod tests {
             PodState::Ready { since: at("00:01:00") }
         );
         let crashing = "containerStatuses: [{state: {waiting: {reason: CrashLoopBackOff}}}]";
-        assert_eq!(state(&format!("status: {{phase: Running, {crashing}}}")), PodState::CrashLooping);
+        assert_eq!(
+            state(&format!("status: {{phase: Running, {crashing}}}")),
+            PodState::CrashLooping { phase: RUNNING }
+        );
         let crashing = "initContainerStatuses: [{state: {waiting: {reason: CrashLoopBackOff}}}]";
-        assert_eq!(state(&format!("status: {{phase: Pending, {crashing}}}")), PodState::CrashLooping);
+        assert_eq!(
+            state(&format!("status: {{phase: Pending, {crashing}}}")),
+            PodState::CrashLooping { phase: PENDING }
+        );
         for reason in ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"] {
             let waits = format!("containerStatuses: [{{state: {{waiting: {{reason: {reason}}}}}}}]");
-            assert_eq!(state(&format!("status: {{phase: Pending, {waits}}}")), PodState::CannotStart);
+            assert_eq!(
+                state(&format!("status: {{phase: Pending, {waits}}}")),
+                PodState::CannotStart { phase: PENDING }
+            );
         }
         assert_eq!(state(&format!("status: {{phase: Failed, {ready}}}")), PodState::Ending);
     }
@@ -404,7 +422,7 @@ mod tests {
             state(&format!("status: {{phase: Running, containerStatuses: [{container}]{more}}}"))
         };
         let loading = PodState::NotReady { since: at("00:00:00") };
-        assert_eq!(of(2, 1, "00:09:00", ""), PodState::CrashLooping);
+        assert_eq!(of(2, 1, "00:09:00", ""), PodState::CrashLooping { phase: RUNNING });
         assert_eq!(of(1, 1, "00:09:00", ""), loading, "once is no loop");
         assert_eq!(of(2, 0, "00:09:00", ""), loading, "it was asked to end");
         assert_eq!(of(2, 1, "00:00:00", ""), loading, "it has run for long");
@@ -413,6 +431,6 @@ mod tests {
         let ended =
             "{restartCount: 1, state: {terminated: {exitCode: 1, finishedAt: '2026-01-01T00:09:59Z'}}}";
         let ended = format!("status: {{phase: Running, containerStatuses: [{ended}]}}");
-        assert_eq!(state(&ended), PodState::CrashLooping);
+        assert_eq!(state(&ended), PodState::CrashLooping { phase: RUNNING });
     }
 }

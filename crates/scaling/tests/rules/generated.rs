@@ -10,7 +10,7 @@ use scaling::{
         Arithmetic, Backlog, Constancy, CrashLoops, Extras, Fallback, Kind, MissingMetrics, PendingPods,
         Policy, Samples, ZeroReplicas,
     },
-    target::{Pod, PodState, Work},
+    target::{Phase, Pod, PodState, Work},
 };
 
 use crate::hpa;
@@ -91,16 +91,18 @@ pub(crate) fn fallback() -> impl Strategy<Value = Fallback> {
 /// Pods that were created, and last changed, up to half an hour before `now`.
 pub(crate) fn pods(now: i64) -> impl Strategy<Value = Vec<Pod>> {
     let work = prop::sample::select(vec![Work::Unknown, Work::Idle, Work::Busy]);
-    let pod = (0_usize..10, 0_i64..1800, 0_i64..1800, work).prop_map(move |(state, age, change, work)| {
+    let pod = (0_usize..12, 0_i64..1800, 0_i64..1800, work).prop_map(move |(state, age, change, work)| {
         let created = now - age.max(change);
         let since = at(now - age.min(change));
         let state = match state {
             0 => PodState::Unscheduled,
             1 => PodState::Starting { since },
             2 => PodState::NotReady { since },
-            3 => PodState::CrashLooping,
+            3 => PodState::CrashLooping { phase: Phase::Running },
             4 => PodState::Ending,
-            5 => PodState::CannotStart,
+            5 => PodState::CannotStart { phase: Phase::Pending },
+            6 => PodState::CrashLooping { phase: Phase::Pending },
+            7 => PodState::CannotStart { phase: Phase::Running },
             _ => PodState::Ready { since },
         };
         (at(created), state, work)
@@ -150,10 +152,13 @@ fn as_policy(rate: Rate) -> (&'static str, i32, i64) {
 pub(crate) fn as_hpa_pods(pods: &[Pod]) -> Vec<hpa::HpaPod> {
     let of = |pod: &Pod| {
         let (phase, ready, deleted) = match pod.state {
-            PodState::Unscheduled | PodState::Starting { .. } | PodState::CannotStart => {
-                ("Pending", false, false)
-            }
-            PodState::NotReady { .. } | PodState::CrashLooping => ("Running", false, false),
+            PodState::Unscheduled
+            | PodState::Starting { .. }
+            | PodState::CrashLooping { phase: Phase::Pending }
+            | PodState::CannotStart { phase: Phase::Pending } => ("Pending", false, false),
+            PodState::NotReady { .. }
+            | PodState::CrashLooping { phase: Phase::Running }
+            | PodState::CannotStart { phase: Phase::Running } => ("Running", false, false),
             PodState::Ready { .. } => ("Running", true, false),
             PodState::Ending => ("Running", false, true),
         };
