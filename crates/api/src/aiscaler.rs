@@ -95,7 +95,7 @@ pub struct AIScalerSpec {
     #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "atomic"))]
     pub additional_metrics: Vec<AdditionalMetric>,
 
-    /// Scaling rates, as in a HorizontalPodAutoscaler and with the same defaults.
+    /// Scaling rates, as `behavior` of a HorizontalPodAutoscaler and with the defaults of its fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
 

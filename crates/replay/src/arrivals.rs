@@ -22,17 +22,17 @@ const SHORTEST: f64 = 0.2;
 /// A week of a large service is shown by an hour of it.
 const MOST: usize = 5_000_000;
 
+/// Times of two units, such as seconds and milliseconds, would span more.
+const LONGEST: f64 = 31.0 * 86_400.0;
+
 /// Lines of a time and two numbers of tokens, or of a time and seconds. A first line without numbers is a heading. Times are
-/// seconds, or dates as `2023-11-16 18:15:46.68`.
+/// seconds, or dates as `2023-11-16 18:15:46.68`, in UTC unless an offset follows.
 pub(crate) fn parse(text: &str, costs: &Costs, repeat: u32) -> anyhow::Result<Vec<Request>> {
     for (name, seconds) in [("context", costs.context), ("generated", costs.generated)] {
-        ensure!(
-            seconds.is_finite() && seconds >= 0.0,
-            "the seconds per {name} token are not a positive number"
-        );
+        ensure!(seconds.is_finite() && seconds >= 0.0, "the seconds per {name} token are not 0 or more");
     }
     let mut requests = Vec::new();
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || index == 0 && time(line.split(',').next().unwrap_or_default()).is_none() {
             continue;
@@ -44,6 +44,8 @@ pub(crate) fn parse(text: &str, costs: &Costs, repeat: u32) -> anyhow::Result<Ve
     requests.sort_by(|one, other| one.at.total_cmp(&other.at));
     let Some(first) = requests.first().map(|first| first.at) else { bail!("it has no requests") };
     requests.iter_mut().for_each(|request| request.at -= first);
+    let span = requests.last().map_or(0.0, |last| last.at);
+    ensure!(span <= LONGEST, "its times span {:.0} days, and at most 31 can be played", span / 86_400.0);
     Ok(requests)
 }
 
@@ -73,8 +75,11 @@ fn time(text: &str) -> Option<f64> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Some(seconds).filter(|seconds| seconds.is_finite());
     }
-    let date: DateTime = text.trim_end_matches('Z').replace(' ', "T").parse().ok()?;
-    let whole = date.duration_since(jiff::civil::date(2000, 1, 1).at(0, 0, 0, 0));
+    if let Ok(time) = text.replacen(' ', "T", 1).parse::<jiff::Timestamp>() {
+        return Some(time.as_millisecond() as f64 / 1e3);
+    }
+    let date: DateTime = text.replace(' ', "T").parse().ok()?;
+    let whole = date.duration_since(jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0));
     Some(whole.as_secs_f64())
 }
 
@@ -95,6 +100,16 @@ mod tests {
     }
 
     #[test]
+    fn an_offset_of_a_date_counts() {
+        let parsed = parse(
+            "\u{feff}2026-01-01 10:00:00+01:00,1\n2026-01-01 09:00:02Z,1\n2026-01-01 09:00:03,1",
+            &COSTS,
+            1,
+        );
+        assert_eq!(parsed.unwrap().iter().map(|request| request.at).collect::<Vec<_>>(), [0.0, 2.0, 3.0]);
+    }
+
+    #[test]
     fn what_is_no_request_is_named_with_its_line() {
         for (text, words) in [
             ("", "no requests"),
@@ -103,6 +118,7 @@ mod tests {
             ("0,1\n1,-1", "line 2"),
             ("0,NaN", "no seconds in field 2"),
             ("0,1,2,3", "4 fields"),
+            ("0,1\n1700000000,1", "span 19676 days"),
         ] {
             let error = format!("{:#}", parse(text, &COSTS, 1).unwrap_err());
             assert!(error.contains(words), "{text:?}: {error}");

@@ -64,8 +64,13 @@ struct Cli {
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=7_200))]
     cold_start: u32,
     /// A wait in seconds; the table shows the share of requests that waited longer
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     promise: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+    seconds.ok_or_else(|| format!("{text:?} is no number of seconds: write 10 or 2.5"))
 }
 
 fn main() -> ExitCode {
@@ -91,7 +96,8 @@ fn run(cli: &Cli) -> anyhow::Result<String> {
     for path in &cli.scalers {
         let name = path.display();
         let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {name}"))?;
-        let scaler = scaler_of(&text).with_context(|| format!("{name}"))?;
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let scaler = scaler_of(&text, &stem).with_context(|| format!("{name}"))?;
         for policy in [Policy::scaler(&scaler)?, Policy::hpa(&scaler)?] {
             let label = format!("{} {}", policy.kind(), scaler.name);
             rows.push((label, model::run(&model, &requests, policy)));

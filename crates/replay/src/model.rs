@@ -1,8 +1,8 @@
-//! A queue in front of replicas, in steps of a second. Pure.
+//! A queue in front of replicas. Pure.
 //!
 //! A replica works on a number of requests at a time. How long one takes does not depend on the others. Requests are begun
-//! in the order of their arrival. A replica that is removed begins nothing more, and ends what it has; those that still
-//! start are removed first.
+//! in the order of their arrival, each as soon as a slot is free. Replicas change once a second. Those that still start are
+//! removed first; after a removal nothing begins until as many requests have ended as slots have gone.
 
 use std::{
     cmp::Reverse,
@@ -69,18 +69,11 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: Policy) -> Ou
     let (mut next_decision, mut direction) = (0, 0);
     for now in 0..=last.saturating_add(TAIL) {
         let (at, clock) = (f64::from(now), i64::from(now));
-        while running.peek().is_some_and(|Reverse(ends)| *ends <= u64::from(now) * MICROS) {
+        while running.peek().is_some_and(|Reverse(ends)| *ends <= micros(at)) {
             running.pop();
         }
         while let Some(request) = arriving.next_if(|request| request.at <= at) {
             waiting.push_back(request);
-        }
-        let ready = replicas.iter().filter(|replica| replica.ready <= clock).count();
-        while running.len() < ready * model.slots as usize
-            && let Some(request) = waiting.pop_front()
-        {
-            outcome.waits.push(at - request.at);
-            running.push(Reverse(((at + request.takes) * MICROS as f64) as u64));
         }
         if now >= next_decision {
             next_decision = now + policy.period();
@@ -98,6 +91,31 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: Policy) -> Ou
             outcome.most = outcome.most.max(wanted);
         }
         outcome.replica_minutes += replicas.len() as f64 / 60.0;
+        let ready = replicas.iter().filter(|replica| replica.ready <= clock).count();
+        let slots = ready * model.slots as usize;
+        let mut free_at = at;
+        loop {
+            while let Some(request) = arriving.next_if(|request| waiting.is_empty() && request.at < at + 1.0)
+            {
+                waiting.push_back(request);
+            }
+            let Some(request) = waiting.front().copied() else { break };
+            if running.len() >= slots {
+                // The next slot that becomes free within this step.
+                let Some(Reverse(ends)) =
+                    running.peek().copied().filter(|Reverse(ends)| *ends < micros(at + 1.0))
+                else {
+                    break;
+                };
+                running.pop();
+                free_at = ends as f64 / MICROS;
+                continue;
+            }
+            let begins = free_at.max(request.at);
+            waiting.pop_front();
+            outcome.waits.push(begins - request.at);
+            running.push(Reverse(micros(begins + request.takes)));
+        }
     }
     // What was never begun has waited until the end.
     let end = f64::from(last.saturating_add(TAIL));
@@ -106,7 +124,12 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: Policy) -> Ou
     outcome
 }
 
-const MICROS: u64 = 1_000_000;
+const MICROS: f64 = 1e6;
+
+/// Whole numbers have an order.
+fn micros(seconds: f64) -> u64 {
+    (seconds * MICROS) as u64
+}
 
 impl Outcome {
     /// Of the nearest rank, 0 to 1.
@@ -139,6 +162,9 @@ mod tests {
         assert_eq!(outcome.waits.len(), 60);
         assert_eq!(outcome.percentile(0.01), 0.0);
         assert!((25.0..=35.0).contains(&outcome.percentile(1.0)), "{}", outcome.percentile(1.0));
+        // A slot is free as soon as its request has ended, also within a second.
+        let short = run(&Model { slots: 1, ..MODEL }, &requests(40, 0.25, 0.25), Policy::Fixed(1));
+        assert!(short.percentile(1.0) < 0.001, "{}", short.percentile(1.0));
         let enough = run(&MODEL, &requests(60, 1.0, 3.0), Policy::Fixed(2));
         assert_eq!((enough.percentile(1.0), enough.beyond(0.0)), (0.0, 0.0));
         assert_eq!((enough.most, enough.turns), (2, 0));
