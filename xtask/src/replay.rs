@@ -1,4 +1,4 @@
-//! `cargo xtask replay`: builds the replay of past arrivals and runs it. What it models is in `crates/replay`.
+//! `cargo xtask replay`: builds the replay of past arrivals and runs it. What it models is in `tests/replay`.
 
 use std::process::Command;
 

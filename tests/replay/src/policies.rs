@@ -11,7 +11,7 @@ use scaling::{
     target::{Pod, PodState, Target, Work},
 };
 
-use crate::model::{Replica, Seen};
+use crate::model::{Decide, Replica, Seen};
 
 /// A manifest of an AIScaler.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) enum Policy {
 const MOST_REPLICAS: i32 = 1_000;
 
 #[cfg(test)]
-pub(crate) const SAMPLE: &str = "apiVersion: ai.infra.example.com/v1alpha1\nkind: AIScaler\nmetadata: {name: chat}\nspec: {deploymentName: chat, \
+pub(crate) const SAMPLE: &str = "apiVersion: ai.infra.example.com/v1\nkind: AIScaler\nmetadata: {name: chat}\nspec: {deploymentName: chat, \
                                  metricType: queue_depth, targetValue: 5, minReplicas: 2, maxReplicas: 64}\n";
 
 /// `name`: of its rows.
@@ -82,9 +82,10 @@ impl Policy {
             Self::Rules { kind, .. } => kind,
         }
     }
+}
 
-    /// Replicas at the beginning.
-    pub(crate) fn least(&self) -> usize {
+impl Decide for Policy {
+    fn least(&self) -> usize {
         let least = match self {
             Self::Fixed(replicas) => *replicas,
             Self::Rules { rules, .. } => rules.bounds.min(),
@@ -92,15 +93,14 @@ impl Policy {
         usize::try_from(least).unwrap_or_default()
     }
 
-    /// Seconds between two decisions.
-    pub(crate) fn period(&self) -> u32 {
+    fn period(&self) -> u32 {
         match self {
-            Self::Fixed(_) => u32::MAX / 2,
+            Self::Fixed(_) => u32::MAX,
             Self::Rules { period, .. } => *period,
         }
     }
 
-    pub(crate) fn decide(&mut self, seen: &Seen<'_>) -> usize {
+    fn decide(&mut self, seen: &Seen<'_>) -> usize {
         let Self::Rules { rules, history, .. } = self else { return seen.replicas.len() };
         let now = at(i64::from(seen.now));
         let target = target(seen);

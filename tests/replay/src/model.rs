@@ -9,7 +9,7 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-use crate::{arrivals::Request, policies::Policy};
+use crate::arrivals::Request;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Model {
@@ -38,6 +38,15 @@ pub(crate) struct Replica {
     pub(crate) ready: i64,
 }
 
+/// What decides on the replicas.
+pub(crate) trait Decide {
+    /// Replicas at the beginning.
+    fn least(&self) -> usize;
+    /// Seconds between two decisions.
+    fn period(&self) -> u32;
+    fn decide(&mut self, seen: &Seen<'_>) -> usize;
+}
+
 /// What became of the requests, and what it cost.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
@@ -54,7 +63,7 @@ const TAIL: u32 = 900;
 /// Replicas that were there at the beginning have been there for long.
 const LONG_AGO: i64 = -86_400;
 
-pub(crate) fn run(model: &Model, requests: &[Request], mut policy: Policy) -> Outcome {
+pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) -> Outcome {
     let mut outcome = Outcome { waits: Vec::with_capacity(requests.len()), ..Outcome::default() };
     let mut next_id = 0;
     let mut new = |created: i64, ready: i64| {
@@ -76,7 +85,7 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: Policy) -> Ou
             waiting.push_back(request);
         }
         if now >= next_decision {
-            next_decision = now + policy.period();
+            next_decision = now.saturating_add(policy.period());
             let counts = [waiting.len(), running.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
             let [waiting, running] = counts;
             let wanted = policy.decide(&Seen { now, waiting, running, replicas: &replicas });
@@ -149,6 +158,22 @@ impl Outcome {
 mod tests {
     use super::*;
 
+    struct Fixed(usize);
+
+    impl Decide for Fixed {
+        fn least(&self) -> usize {
+            self.0
+        }
+
+        fn period(&self) -> u32 {
+            15
+        }
+
+        fn decide(&mut self, _: &Seen<'_>) -> usize {
+            self.0
+        }
+    }
+
     const MODEL: Model = Model { slots: 2, cold_start: 30 };
 
     fn requests(count: u32, every: f64, takes: f64) -> Vec<Request> {
@@ -158,14 +183,14 @@ mod tests {
     #[test]
     fn requests_wait_while_all_slots_are_taken() {
         // Two slots, and a request each second that takes three: a third of them cannot be served.
-        let outcome = run(&MODEL, &requests(60, 1.0, 3.0), Policy::Fixed(1));
+        let outcome = run(&MODEL, &requests(60, 1.0, 3.0), Fixed(1));
         assert_eq!(outcome.waits.len(), 60);
         assert_eq!(outcome.percentile(0.01), 0.0);
         assert!((25.0..=35.0).contains(&outcome.percentile(1.0)), "{}", outcome.percentile(1.0));
         // A slot is free as soon as its request has ended, also within a second.
-        let short = run(&Model { slots: 1, ..MODEL }, &requests(40, 0.25, 0.25), Policy::Fixed(1));
+        let short = run(&Model { slots: 1, ..MODEL }, &requests(40, 0.25, 0.25), Fixed(1));
         assert!(short.percentile(1.0) < 0.001, "{}", short.percentile(1.0));
-        let enough = run(&MODEL, &requests(60, 1.0, 3.0), Policy::Fixed(2));
+        let enough = run(&MODEL, &requests(60, 1.0, 3.0), Fixed(2));
         assert_eq!((enough.percentile(1.0), enough.beyond(0.0)), (0.0, 0.0));
         assert_eq!((enough.most, enough.turns), (2, 0));
         let minutes = (59.0 + 900.0 + 1.0) * 2.0 / 60.0;
@@ -174,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_was_never_begun_has_waited_until_the_end() {
-        let outcome = run(&MODEL, &requests(3, 0.0, 10_000.0), Policy::Fixed(1));
+        let outcome = run(&MODEL, &requests(3, 0.0, 10_000.0), Fixed(1));
         assert_eq!(outcome.waits, [0.0, 0.0, 900.0]);
         assert!((outcome.beyond(10.0) - 1.0 / 3.0).abs() < 1e-9);
     }
