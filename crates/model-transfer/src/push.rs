@@ -4,8 +4,8 @@
 //! walk ─▶ digest ─▶ does the store have it? ─▶ upload, large files in parts ─▶ SHA256SUMS, last
 //! ```
 //!
-//! `SHA256SUMS` never lists an object with the digest of other bytes: before the first object is sent, the lines of this
-//! push's files are removed, and they are written again when all files are there. In between the list has a line that makes
+//! `SHA256SUMS` never lists an object with the digest of other bytes. Before the first object is sent, the lines of this
+//! push's files are removed. They are written again when all files are there. In between the list has a line that makes
 //! every pull fail, because the prefix may hold files of two models. Nothing is deleted in the store. An upload that is
 //! repeated sends only what is missing: each object has its SHA-256 as metadata, which `push` requests first.
 

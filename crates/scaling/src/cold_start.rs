@@ -42,8 +42,8 @@ const SHORTEST: Duration = Duration::from_secs(30);
 const CLOCK_SKEW: Duration = Duration::from_mins(1);
 
 impl ColdStart {
-    /// A pod that has not been Ready for so long is stalled: twice the 90th percentile, at least 30 s, and a minute for
-    /// clocks that differ; 10 minutes while no cold start is known.
+    /// A pod that has not been Ready for so long is stalled. It is twice the 90th percentile, at least 30 s, and a minute
+    /// more for clocks that differ. While no cold start is known, it is 10 minutes.
     pub(crate) fn deadline(known: Option<Self>) -> Duration {
         known.map_or(UNKNOWN, |known| known.p90.saturating_mul(2).max(SHORTEST).saturating_add(CLOCK_SKEW))
     }

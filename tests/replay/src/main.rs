@@ -13,7 +13,7 @@
 //!
 //! - `arrivals.rs`: reads requests from a file.
 //! - `model.rs`: the queue and the replicas.
-//! - `policies.rs`: what decides on the replicas.
+//! - `policies.rs`: the scaling policies.
 //! - `table.rs`: the results as text.
 
 #![forbid(unsafe_code)]

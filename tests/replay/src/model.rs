@@ -38,7 +38,7 @@ pub(crate) struct Replica {
     pub(crate) ready: i64,
 }
 
-/// What decides on the replicas.
+/// A scaling policy.
 pub(crate) trait Decide {
     /// Replicas at the beginning.
     fn least(&self) -> usize;

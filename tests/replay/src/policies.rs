@@ -1,4 +1,4 @@
-//! What decides on the replicas: an AIScaler, a HorizontalPodAutoscaler of the same numbers, or nobody.
+//! The scaling policies: an AIScaler, a HorizontalPodAutoscaler with the same numbers, or a fixed number of replicas.
 
 use anyhow::{Context as _, bail};
 use api::aiscaler::{AIScalerSpec, MetricType};
@@ -20,7 +20,7 @@ pub(crate) struct Scaler {
     spec: AIScalerSpec,
 }
 
-/// What decides on the replicas.
+/// A scaling policy.
 #[derive(Debug)]
 pub(crate) enum Policy {
     Fixed(i32),

@@ -270,8 +270,8 @@ fn held_back(
     }
 }
 
-/// A worker that may be busy and would be deleted before idle ones, because its pod is not ready at present, and how long
-/// it is still waited for at most. `is_held_long`: only those that have tasks are waited for.
+/// A worker that may be busy and would be deleted before idle ones, because its pod is not ready at present. With it, how
+/// long it is still waited for at most. `is_held_long`: only those that have tasks are waited for.
 fn busy_before_idle(
     desired: i32,
     is_held_long: bool,

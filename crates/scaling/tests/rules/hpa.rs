@@ -1,8 +1,8 @@
 //! HPA v2's rules, transcribed from their description and from the behavior of `kube-controller-manager`, in floating
 //! point and with complete lists, as it keeps them. Shares no code with the crate, so that both do not share a mistake.
 //!
-//! One known difference is left out: the controller forgets an event of one direction after the longest period of that
-//! direction, even if a longer period of the other direction still counts it.
+//! One known difference is left out. The controller forgets an event of one direction after the longest period of that
+//! direction. A longer period of the other direction may still count the event.
 
 use std::collections::BTreeMap;
 
