@@ -257,6 +257,7 @@ async fn additional_metrics_are_validated_like_the_first() {
                 json!({"minReplicas": 0, "source": prometheus(), "additionalMetrics": [latency]}),
             ),
             case("mode", "Unsupported value", json!({"mode": "Preview"}), json!({"mode": "DryRun"})),
+            case("algorithm", "Unsupported value", json!({"algorithm": "HPA"}), json!({"algorithm": "Ratio"})),
         ],
     )
     .await;
@@ -351,6 +352,7 @@ async fn omitted_fields_get_their_defaults() {
             "maxReplicas": 10,
             "behavior": {"scaleUp": {"selectPolicy": "Max"}},
             "source": {"pods": {"port": 80, "path": "/metrics", "metric": "m"}},
+            "algorithm": "Auto",
             "mode": "Apply",
             "paused": false,
         })

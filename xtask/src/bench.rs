@@ -4,7 +4,7 @@
 use std::{ffi::OsString, path::Path, process::Command};
 
 use crate::{
-    images,
+    images, replay,
     steps::{PassedOn, cargo, succeed, target_folder, without_cargos_variables},
 };
 
@@ -12,6 +12,11 @@ use crate::{
 const MEMORY: &str = "/dev/shm";
 
 pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
+    if let Some((bench, files)) = args.args.split_first()
+        && bench == "scaling-quality"
+    {
+        return replay::compare_with_goals(files);
+    }
     // The meter shares the machine with what it measures, so it is optimized itself.
     succeed(&mut cargo(["build", "--profile", "meter", "--locked", "--package", "bench"]))?;
     let mut bench = Command::new(target_folder()?.join("meter/bench"));

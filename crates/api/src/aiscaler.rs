@@ -104,6 +104,12 @@ pub struct AIScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 
+    /// Arithmetic. Auto: queue_depth of engines that count their finished requests follows what arrives and how long it takes;
+    /// other metrics follow the value. Ratio: that of a HorizontalPodAutoscaler, and nothing more. Default: Auto. Changing it
+    /// restarts nothing.
+    #[serde(default, skip_serializing_if = "Algorithm::is_auto")]
+    pub algorithm: Algorithm,
+
     /// Apply: sets the replicas of the target. DryRun: measures, decides and records in the status, but does not set replicas,
     /// for a trial beside another autoscaler. Default: Apply. Changing it restarts nothing.
     #[serde(default)]
@@ -112,6 +118,23 @@ pub struct AIScalerSpec {
     /// If true, the controller does not change the target, and the reason of Ready is Paused. Default: false.
     #[serde(default)]
     pub paused: bool,
+}
+
+/// Arithmetic of the decisions.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    #[default]
+    Auto,
+    Ratio,
+}
+
+impl Algorithm {
+    fn is_auto(&self) -> bool {
+        match self {
+            Self::Auto => true,
+            Self::Ratio => false,
+        }
+    }
 }
 
 /// Whether decisions are applied.

@@ -3,14 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::aiscaler::AIScaler;
-use futures::{StreamExt as _, future::join_all, stream};
+use api::aiscaler::{AIScaler, AIScalerSpec, MetricType, Source};
+use futures::future::join_all;
 use jiff::Timestamp;
 use runtime::{
     key::Key,
     polling::{Polled, Polling},
 };
-use tokio::time::timeout;
 
 use crate::{
     Context, ForgetIfDeleted,
@@ -20,23 +19,20 @@ use crate::{
     sources::{
         self, Fault, Sample,
         agents::GpuReading,
-        answer::{self, Answer, Latency},
-        engines::Wanted,
-        pods::{self, Batch, scrapes::Scrapes},
+        answer::{self, Answer},
         prometheus::{Connections, ServerUrl, Token},
     },
-    target::{
-        other_kinds::{self, ScaleRead},
-        pod::PodView,
-    },
-    validate::{MetricSource, PrometheusQuery, ScrapePort, ValidScaler, validate},
+    target::other_kinds::{self, ScaleRead},
+    validate::{MetricSource, PrometheusQuery, ValidScaler, validate},
 };
 use credentials::Made;
 use rates::{Asked, read_shared};
+use scrape::scrape_pods;
 
 pub(crate) mod agents;
 pub(crate) mod credentials;
 pub(crate) mod rates;
+mod scrape;
 
 /// Pods of one target that are scraped at once.
 const PODS_AT_ONCE: usize = 8;
@@ -55,7 +51,12 @@ pub(crate) fn polling(period: Duration) -> Polling {
     Polling { period, at_once: 64, deadline: Duration::from_secs(20), gap: Duration::from_secs(1) }
 }
 
-/// Reads every metric of one object but those of agents, and the scale of a target that is not watched. Of an object that
+/// Between two readings of the queues of engines. An HPA looks each 15 s; a burst is seen in a third of that.
+pub(crate) fn queue_period(sample_period: Duration) -> Duration {
+    sample_period / 3
+}
+
+/// Reads every metric of one object but those of agents and the queues of engines, and the scale of a target that is not watched. Of an object that
 /// gives way to another autoscaler, or is paused, no metric is read.
 pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     let _forget = ForgetIfDeleted { ctx, scaler };
@@ -85,6 +86,7 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
     }
     let question = Question::of(&scaler.spec);
     let sources = valid.sources.iter().enumerate();
+    let sources = sources.filter(|(index, _)| !valid.follows_arrivals(*index));
     let reading = sources.map(|(index, source)| {
         let (valid, question) = (&valid, &question);
         async move {
@@ -101,6 +103,38 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
         read_scale(ctx, &valid, now).await;
     }
     Polled::Changed
+}
+
+/// Reads the queues of engines that count what they have finished: more often than other metrics, because it is by them that
+/// a burst is seen.
+pub(crate) async fn read_queues(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
+    if !may_follow_arrivals(&scaler.spec) {
+        return Polled::Unchanged;
+    }
+    let _forget = ForgetIfDeleted { ctx, scaler };
+    let Ok(valid) = validate(scaler, &ctx.configuration.allowed) else { return Polled::Unchanged };
+    let followed: Vec<usize> =
+        (0..valid.sources.len()).filter(|index| valid.follows_arrivals(*index)).collect();
+    if followed.is_empty() || is_left_alone(&valid, &observe(ctx, scaler, now)) {
+        return Polled::Unchanged;
+    }
+    let (uid, question) = (scaler.metadata.uid.as_deref().unwrap_or_default(), Question::of(&scaler.spec));
+    for index in followed {
+        let Some(source) = valid.sources.get(index) else { continue };
+        if let Some(answer) = answer(ctx, &valid, index, source, now).await {
+            ctx.counts.read(source, &answer);
+            ctx.samples.note(uid, &question, index, answer);
+        }
+    }
+    Polled::Changed
+}
+
+/// Most objects need no closer look, several times a minute.
+fn may_follow_arrivals(spec: &AIScalerSpec) -> bool {
+    let is_queue =
+        |kind: MetricType, source: &Option<Source>| kind == MetricType::QueueDepth && source.is_none();
+    is_queue(spec.metric_type, &spec.source)
+        || spec.additional_metrics.iter().any(|metric| is_queue(metric.metric_type, &metric.source))
 }
 
 async fn read_scale(ctx: &Context, valid: &ValidScaler, now: Timestamp) {
@@ -164,11 +198,15 @@ async fn answer(
                 wanted: wanted.clone(),
             };
             let shared = ctx.rates.of(metadata.uid.as_deref().unwrap_or_default(), index, asked);
-            let (mut reading, answer) = read_shared(&shared, ctx.configuration.sample_period, now).await;
+            let period = match valid.follows_arrivals(index) {
+                true => queue_period(ctx.configuration.sample_period),
+                false => ctx.configuration.sample_period,
+            };
+            let (mut reading, answer) = read_shared(&shared, period, now).await;
             if answer.is_some() {
                 return answer;
             }
-            let answer = scrape_pods(ctx, valid, *port, path, wanted, &mut reading.scrapes, now).await;
+            let answer = scrape_pods(ctx, valid, *port, path, wanted, &mut reading, now).await;
             reading.last = Some((now, answer.clone()));
             Some(answer)
         }
@@ -266,72 +304,4 @@ async fn ask_once(
     let limits = sources::prometheus::Limits::default();
     let asked = sources::prometheus::Moment { now, wall: ctx.clock.wall() };
     sources::prometheus::poll_once(connections, &server, &query.query, limits, asked).await
-}
-
-async fn scrape_pods(
-    ctx: &Context,
-    valid: &ValidScaler,
-    port: ScrapePort,
-    path: &str,
-    wanted: &Wanted,
-    kept: &mut Scrapes,
-    now: Timestamp,
-) -> Answer {
-    let pods = pods_of(ctx, valid);
-    let ready: Vec<Arc<PodView>> = pods.into_iter().filter(|pod| pod.is_ready).collect();
-    let batch = Batch::new(&ctx.bodies, valid.scaler.metadata.namespace.as_deref().unwrap_or_default());
-    let mut scrapes = stream::iter(ready.clone())
-        .map(|pod| scrape_pod(&batch, pod, port, path, wanted))
-        .buffer_unordered(PODS_AT_ONCE);
-    let mut scraped = Vec::new();
-    let all = async {
-        while let Some(scrape) = scrapes.next().await {
-            scraped.push(scrape);
-        }
-    };
-    if timeout(PODS_DEADLINE, all).await.is_err() {
-        // Those whose turn did not come are missing, and the others are not lost.
-        let is_late = |pod: &&Arc<PodView>| !scraped.iter().any(|(done, _)| done.uid() == pod.uid());
-        let late: Vec<_> = ready.iter().filter(is_late).map(Arc::clone).collect();
-        scraped.extend(late.into_iter().map(|pod| {
-            let server = format!("pod {}", pod.full_name());
-            (pod, Err(Fault::Slow { server, limit: PODS_DEADLINE }))
-        }));
-    }
-    kept.retain(|uid| ready.iter().any(|pod| pod.uid() == uid));
-    let read = scraped.into_iter().map(|(pod, reading)| {
-        let name = pod.full_name();
-        let read = reading.and_then(|reading| kept.record(pod.uid(), &name, wanted.name(), reading, now));
-        let is_settled = pod.ready_changed.is_none_or(|since| {
-            Duration::try_from(now.duration_since(since)).is_ok_and(|ready| ready >= WINDOW)
-        });
-        Latency { uid: pod.uid().to_owned(), is_settled, read }
-    });
-    match wanted.is_latency() {
-        true => answer::of_latencies(read.collect()),
-        false => answer::of_pods(
-            read.map(|Latency { uid, read, .. }| (uid, read.map(|known| known.sample))).collect(),
-        ),
-    }
-}
-
-async fn scrape_pod(
-    batch: &Batch<'_>,
-    pod: Arc<PodView>,
-    port: ScrapePort,
-    path: &str,
-    wanted: &Wanted,
-) -> (Arc<PodView>, Result<sources::engines::Scraped, Fault>) {
-    let name = pod.full_name();
-    let port = match port {
-        ScrapePort::Number(port) => port,
-        ScrapePort::OfEngine => pod.metrics_port(),
-    };
-    let read = async {
-        let address = pods::address(&name, pod.ip.as_deref().unwrap_or_default(), port)?;
-        let pod = pods::Pod { name: &name, address, path };
-        pods::poll_once(pod, wanted, pods::Limits::default(), batch).await
-    };
-    let read = read.await;
-    (pod, read)
 }

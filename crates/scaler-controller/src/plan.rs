@@ -440,6 +440,7 @@ fn decision(
         status_replicas: found.scaled.status_replicas,
         pods: found.pods.iter().flatten().map(|pod| pod.for_scaling(now)).collect(),
         cold_start: found.cold_start,
+        flows: observed.answers.iter().map(|answer| answer.flow).collect(),
     };
     let readings: Vec<Reading> = observed.answers.iter().map(|answer| answer.reading.clone()).collect();
     decide(&policy(valid, found, contest), &target, &readings, &known.scaling, now)

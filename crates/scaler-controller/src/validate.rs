@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-use api::aiscaler::{AIScaler, MetricType, Mode, Source};
+use api::aiscaler::{AIScaler, Algorithm, MetricType, Mode, Source};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use scaling::{
     behavior::InvalidBehavior,
-    policy::{Bounds, Extras, Fallback, InvalidPolicy, Kind, Metric, Policy},
+    policy::{Arrivals, Bounds, Extras, Fallback, InvalidPolicy, Kind, Metric, Policy},
 };
 
 use crate::{
@@ -35,6 +35,17 @@ pub(crate) struct ValidScaler {
     pub(crate) sources: Vec<MetricSource>,
     pub(crate) mode: Mode,
     pub(crate) is_paused: bool,
+}
+
+impl ValidScaler {
+    /// Whether the metric of this number is the queue of an engine whose arrivals count.
+    pub(crate) fn follows_arrivals(&self, index: usize) -> bool {
+        let counts = match self.sources.get(index) {
+            Some(MetricSource::Pods { wanted, .. }) => wanted.may_count_requests(),
+            Some(MetricSource::Prometheus(_) | MetricSource::Agents(_)) | None => false,
+        };
+        counts && self.policy.extras.arrivals == Arrivals::Counted
+    }
 }
 
 /// Where the values of one metric come from.
@@ -137,7 +148,10 @@ pub(crate) fn validate(scaler: &Arc<AIScaler>, allowed: &Allowed) -> Result<Vali
             .fallback
             .as_ref()
             .map(|fallback| Fallback { after: seconds(fallback.after_seconds), replicas: fallback.replicas }),
-        extras: allowed.extras,
+        extras: match spec.algorithm {
+            Algorithm::Auto => allowed.extras,
+            Algorithm::Ratio => Extras::none(),
+        },
     };
     let (mode, is_paused) = (spec.mode, spec.paused);
     Ok(ValidScaler { scaler: Arc::clone(scaler), reference, policy, sources, mode, is_paused })
@@ -248,4 +262,41 @@ fn meaning(kind: MetricType) -> Meaning {
 
 fn seconds(seconds: i32) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: Allowed = Allowed { extras: Extras::all(), scope: promql::Scope::Namespace };
+
+    /// Which of the metrics follow arrivals.
+    fn follows(fields: &str, allowed: &Allowed) -> Vec<bool> {
+        let text = format!(
+            "{{apiVersion: ai.infra.example.com/v1, kind: AIScaler, metadata: {{name: chat, namespace: demo}}, spec: \
+             {{deploymentName: chat, targetValue: 5, maxReplicas: 10, {fields}}}}}"
+        );
+        let valid = validate(&Arc::new(serde_saphyr::from_str(&text).unwrap()), allowed).unwrap();
+        (0..valid.sources.len()).map(|index| valid.follows_arrivals(index)).collect()
+    }
+
+    #[test]
+    fn the_queues_of_engines_follow_arrivals_unless_the_ratio_is_asked_for() {
+        let latency = "additionalMetrics: [{metricType: latency, targetValue: 900}]";
+        let queue = format!("metricType: queue_depth, {latency}");
+        assert_eq!(follows(&queue, &ALLOWED), [true, false]);
+        assert_eq!(follows(&format!("{queue}, algorithm: Auto"), &ALLOWED), [true, false]);
+        assert_eq!(follows(&format!("{queue}, algorithm: Ratio"), &ALLOWED), [false, false]);
+        let hpa_alone = Allowed { extras: Extras::none(), ..ALLOWED };
+        assert_eq!(follows(&queue, &hpa_alone), [false, false]);
+        for source in
+            ["pods: {port: 80, path: /metrics, metric: waiting}", "prometheus: {query: sum(waiting)}"]
+        {
+            assert_eq!(
+                follows(&format!("metricType: queue_depth, source: {{{source}}}"), &ALLOWED),
+                [false],
+                "{source}"
+            );
+        }
+    }
 }

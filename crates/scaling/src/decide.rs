@@ -14,11 +14,11 @@ use crate::{
     decide::{
         conclusion::{Active, Conclusion, conclude},
         proposal::hpa,
-        record::{Inputs, MetricInputs, Recommended, Record, Tolerances},
+        record::{FlowInputs, Inputs, MetricInputs, Recommended, Record, Tolerances},
     },
     history::{History, MetricPast},
     measurement::{Measurement, measurement, settling},
-    policy::{Arithmetic, Constancy, Fallback, Metric, MissingMetrics, Policy},
+    policy::{Arithmetic, Arrivals, Constancy, Fallback, Kind, Metric, MissingMetrics, Policy},
     rate::allowed,
     reading::{Fault, Milli, Reading},
     supply::{Supply, supply},
@@ -56,6 +56,8 @@ pub enum Outcome {
 /// When to decide again although nothing new is observed: windows and deadlines end by themselves. HPA's default
 /// period.
 pub const PERIOD: Duration = Duration::from_secs(15);
+/// Of a target that has never started a pod in sight of this crate. Its minimum of cold starts, as in `cold_start`.
+const UNKNOWN_COLD_START: Duration = Duration::from_secs(30);
 
 /// `readings`: one per metric of the policy, in its order; a metric without one is missing.
 pub fn decide(
@@ -72,7 +74,15 @@ pub fn decide(
     next.cold_starts.learn(&target.pods, now);
     let cold_start = next.cold_starts.percentiles(target.cold_start);
     let supply = supply(target, ColdStart::deadline(cold_start), next.raised, now);
-    let (metrics, pasts) = measured(policy, target, readings, supply, &next, now);
+    let (mut metrics, pasts) = measured(policy, target, readings, supply, &next, now);
+    if policy.extras.arrivals == Arrivals::Counted {
+        let cold_start = cold_start.map_or(UNKNOWN_COLD_START, |known| known.p50).as_secs();
+        let cold_start_seconds = u32::try_from(cold_start).unwrap_or(u32::MAX);
+        for (metric, flow) in metrics.iter_mut().zip(&target.flows) {
+            let flow = flow.filter(|_| metric.kind == Kind::QueueDepth);
+            metric.flow = flow.map(|flow| FlowInputs { flow, cold_start_seconds });
+        }
+    }
     next.metrics = pasts;
     let mut allowed = allowed(from, &next.scale_events, behavior, policy.extras.arithmetic, now);
     if is_of_before_the_last_removal(policy, readings, &next) {
@@ -92,8 +102,11 @@ pub fn decide(
         allowed,
     };
     let conclusion = conclude(from, &inputs);
-    if let Some(recommended) = conclusion.raw.or_else(|| held(&conclusion, from, policy)) {
+    if let Some(recommended) = conclusion.lasting.or_else(|| held(&conclusion, from, policy)) {
         next.recommend(recommended, behavior, now);
+        if let Some(raw) = conclusion.raw.filter(|raw| *raw > recommended) {
+            next.recommend_for_a_burst(raw, behavior, now);
+        }
     }
     let to = conclusion.to;
     let outcome = match (to == from, conclusion.active) {
@@ -176,6 +189,7 @@ fn measured(
             activation: metric.activation,
             settling: settling(metric, &target.pods, now),
             measurement,
+            flow: None,
         };
         let before = history.metric(&metric.name);
         let value = input.value_per_replica(i32::try_from(supply.ready).unwrap_or(i32::MAX));

@@ -136,6 +136,13 @@ impl History {
         self.thin(behavior, now);
     }
 
+    /// For what waits: replicas that are kept for half a window of a scale-down.
+    pub(crate) fn recommend_for_a_burst(&mut self, replicas: i32, behavior: &Behavior, now: Timestamp) {
+        let time = now.checked_sub(behavior.down.window.duration() / 2).unwrap_or(now);
+        self.recommendations.push(Recommendation { time, replicas });
+        self.thin(behavior, now);
+    }
+
     /// With a change of the replicas that was written. Without it the rates would allow the same change again.
     #[must_use]
     pub fn scaled(mut self, from: i32, to: i32, behavior: &Behavior, now: Timestamp) -> Self {

@@ -23,6 +23,7 @@
 //! What is derived:
 //!
 //! - `supply.rs`: which pods serve, start, or will not start.
+//! - `flow.rs`: how many requests arrive and how long they take, from counters.
 //! - `cold_start.rs`: how long pods of this target take to become Ready.
 //! - `constancy.rs`: metrics that do not move with the load.
 //! - `measurement.rs`: a reading, as the numbers that the arithmetic needs.
@@ -42,6 +43,7 @@ pub mod behavior;
 pub mod cold_start;
 pub mod constancy;
 pub mod decide;
+pub mod flow;
 pub mod history;
 pub mod measurement;
 pub mod policy;

@@ -108,6 +108,9 @@ pub struct Extras {
     /// Absent from records of older versions, which had HPA's rule alone.
     #[serde(default, skip_serializing_if = "ZeroReplicas::is_as_in_hpa")]
     pub zero: ZeroReplicas,
+    /// Absent from records of older versions, which did not know them.
+    #[serde(default, skip_serializing_if = "Arrivals::is_ignored")]
+    pub arrivals: Arrivals,
     /// Replicas above the proposal, unless 0 are proposed.
     pub warm_buffer: u16,
 }
@@ -183,6 +186,16 @@ pub enum MissingMetrics {
     /// The present replicas as a recommendation, so that the window begins when the metric is back. The first decision
     /// after a pause that outlasted the window leaves them as well.
     RecommendPresent,
+}
+
+/// Whether the rate of arrivals counts, where the counters of the pods give one.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum Arrivals {
+    #[default]
+    Ignored,
+    /// A queue is scaled by what arrives, and by how long that takes. Its length alone is used while that is not known.
+    Counted,
 }
 
 /// What 0 replicas mean while the minimum is above 0.
@@ -322,6 +335,15 @@ impl Kind {
     }
 }
 
+impl Arrivals {
+    fn is_ignored(&self) -> bool {
+        match self {
+            Self::Ignored => true,
+            Self::Counted => false,
+        }
+    }
+}
+
 impl ZeroReplicas {
     fn is_as_in_hpa(&self) -> bool {
         match self {
@@ -343,6 +365,7 @@ impl Extras {
             constancy: Constancy::Ignored,
             missing: MissingMetrics::AsInHpa,
             zero: ZeroReplicas::AsInHpa,
+            arrivals: Arrivals::Ignored,
             warm_buffer: 0,
         }
     }
@@ -359,6 +382,7 @@ impl Extras {
             missing: MissingMetrics::RecommendPresent,
             // Only the caller knows how a target came to 0 replicas.
             zero: ZeroReplicas::AsInHpa,
+            arrivals: Arrivals::Counted,
             warm_buffer: 0,
         }
     }

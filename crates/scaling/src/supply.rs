@@ -126,8 +126,13 @@ mod tests {
             state: *state,
             work: Work::Idle,
         };
-        let target =
-            Target { replicas, status_replicas: 0, pods: states.iter().map(pod).collect(), cold_start: None };
+        let target = Target {
+            replicas,
+            status_replicas: 0,
+            pods: states.iter().map(pod).collect(),
+            cold_start: None,
+            flows: Vec::new(),
+        };
         supply(&target, Duration::from_secs(60), raised.map(at), at(100))
     }
 
@@ -149,7 +154,8 @@ mod tests {
             state: since,
             work: Work::Idle,
         };
-        let target = Target { replicas: 1, status_replicas: 0, pods: vec![pod], cold_start: None };
+        let target =
+            Target { replicas: 1, status_replicas: 0, pods: vec![pod], cold_start: None, flows: Vec::new() };
         let seen = supply(&target, Duration::from_secs(60), None, at(100));
         assert_eq!(seen, Supply { coming: 1, ..Supply::default() });
     }
@@ -192,7 +198,8 @@ mod tests {
                 work: Work::Idle,
             };
             let pods = states.iter().enumerate().map(pod).collect();
-            let target = Target { replicas: 4, status_replicas: 4, pods, cold_start: None };
+            let target =
+                Target { replicas: 4, status_replicas: 4, pods, cold_start: None, flows: Vec::new() };
             supply(&target, Duration::from_secs(60), None, at(100)).removed_late
         };
         let (ready, broken) =

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::flow::Flow;
+
 /// An object with replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -15,6 +17,8 @@ pub struct Target {
     pub pods: Vec<Pod>,
     /// A cold start that the target's own controller has measured. It counts until this crate has seen one itself.
     pub cold_start: Option<Duration>,
+    /// Its requests, by metric of the policy, where the metric is read with counters that say enough of them. May be shorter.
+    pub flows: Vec<Option<Flow>>,
 }
 
 /// A pod of the target.

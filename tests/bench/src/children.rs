@@ -2,7 +2,6 @@
 //! logic.
 
 use anyhow::{Context as _, bail};
-use api::labels;
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
@@ -65,14 +64,17 @@ pub(super) async fn children_of(
     controller: &str,
     kinds: &[ApiResource],
 ) -> anyhow::Result<Children> {
-    let of_object = ListParams::default().labels(&format!("{}={name}", labels::INSTANCE));
     let mut templates = Vec::new();
     for kind in kinds {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, kind);
-        let found =
-            api.list(&of_object).await.with_context(|| format!("failed to list {}", kind.plural))?.items;
+        let found = api.list(&ListParams::default()).await;
+        let found = found.with_context(|| format!("failed to list {}", kind.plural))?.items;
+        // Those that hold results have no labels by which a tool could prune them.
+        let of_object = |child: &&DynamicObject| {
+            child.metadata.name.as_deref().is_some_and(|child| child.starts_with(name))
+        };
         let mut applied = Vec::new();
-        for child in &found {
+        for child in found.iter().filter(of_object) {
             applied.extend(template(&serde_json::to_value(child)?, kind, controller));
         }
         let [template] = applied.as_slice() else {

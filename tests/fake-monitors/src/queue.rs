@@ -119,7 +119,8 @@ mod tests {
         });
         let replicas = i32::try_from(loads.len()).unwrap();
         let pods = pods.collect();
-        let target = Target { replicas, status_replicas: replicas, pods, cold_start: None };
+        let target =
+            Target { replicas, status_replicas: replicas, pods, cold_start: None, flows: Vec::new() };
         (target, Reading::Pods(samples.collect()))
     }
 }

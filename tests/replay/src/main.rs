@@ -14,6 +14,7 @@
 //! - `arrivals.rs`: reads requests from a file.
 //! - `model.rs`: the queue and the replicas.
 //! - `policies.rs`: the scaling policies.
+//! - `quality.rs`: how well the AIScaler scales, against goals.
 //! - `table.rs`: the results as text.
 
 #![forbid(unsafe_code)]
@@ -22,17 +23,22 @@
 mod arrivals;
 mod model;
 mod policies;
+mod quality;
 mod table;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use clap::Parser;
 
 use crate::{
-    arrivals::Costs,
+    arrivals::{Costs, Request},
     model::Model,
     policies::{Policy, scaler_of},
+    quality::{COLD_STARTS, HEADING, SHAPES, Shape, row, summary},
 };
 
 /// Replays past arrivals against autoscalers, and compares how long requests waited and what the replicas cost
@@ -40,10 +46,10 @@ use crate::{
 #[command(name = "replay", version)]
 struct Cli {
     /// CSV file of requests: time, context tokens, generated tokens; or time, seconds that it takes
-    #[arg(long, value_name = "FILE")]
-    arrivals: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "quality")]
+    arrivals: Option<PathBuf>,
     /// AIScaler manifest to try, once for each; `metricType: queue_depth` alone
-    #[arg(long = "scaler", value_name = "FILE", required = true)]
+    #[arg(long = "scaler", value_name = "FILE", required_unless_present = "quality")]
     scalers: Vec<PathBuf>,
     /// A fixed number of replicas to compare with, once for each
     #[arg(long = "fixed", value_name = "REPLICAS", value_parser = clap::value_parser!(i32).range(1..=10_000))]
@@ -63,6 +69,12 @@ struct Cli {
     /// Seconds from when a replica is ordered until it serves
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=7_200))]
     cold_start: u32,
+    /// Compare with goals instead: on arrivals of several shapes, or on those of files, each request so many times
+    #[arg(long, value_name = "FILE:TIMES", num_args = 0.., conflicts_with_all = ["arrivals", "scalers", "fixed"])]
+    quality: Option<Vec<String>>,
+    /// How much longer a request takes on a full replica: 0.5 for half as long again
+    #[arg(long, default_value_t = 0.0, value_parser = seconds)]
+    slowdown: f64,
     /// A wait in seconds; the table shows the share of requests that waited longer
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     promise: f64,
@@ -87,11 +99,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<String> {
-    let costs = Costs { context: cli.context_seconds, generated: cli.generated_seconds };
-    let name = cli.arrivals.display();
-    let text = std::fs::read_to_string(&cli.arrivals).with_context(|| format!("failed to read {name}"))?;
-    let requests = arrivals::parse(&text, &costs, cli.repeat).with_context(|| format!("{name}"))?;
-    let model = Model { slots: cli.slots, cold_start: cli.cold_start };
+    if let Some(files) = &cli.quality {
+        return compared_with_goals(cli, files);
+    }
+    let requests = read(cli, &cli.arrivals.clone().unwrap_or_default(), cli.repeat)?;
+    let model = Model { slots: cli.slots, cold_start: cli.cold_start, slowdown: cli.slowdown };
     let mut rows = Vec::new();
     for path in &cli.scalers {
         let name = path.display();
@@ -108,6 +120,57 @@ fn run(cli: &Cli) -> anyhow::Result<String> {
     }
     Ok(table::of(&rows, cli.promise))
 }
+
+fn read(cli: &Cli, path: &Path, repeat: u32) -> anyhow::Result<Vec<Request>> {
+    let costs = Costs { context: cli.context_seconds, generated: cli.generated_seconds };
+    let name = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {name}"))?;
+    arrivals::parse(&text, &costs, repeat).with_context(|| format!("{name}"))
+}
+
+/// Of each load, with two cold starts and two targets.
+fn compared_with_goals(cli: &Cli, files: &[String]) -> anyhow::Result<String> {
+    let mut loads = Vec::new();
+    for file in files {
+        let (path, times) = file.rsplit_once(':').unwrap_or((file, "1"));
+        let times = times.parse().with_context(|| format!("{file}: write FILE:TIMES"))?;
+        let path = Path::new(path);
+        let name = format!("{} x{times}", path.file_stem().unwrap_or_default().to_string_lossy());
+        let model = |cold_start| Model { slots: cli.slots, cold_start, slowdown: cli.slowdown };
+        loads.push((name, read(cli, path, times)?, COLD_STARTS.map(model)));
+    }
+    if files.is_empty() {
+        let of = |shape: &Shape| {
+            (
+                shape.name.to_owned(),
+                shape.requests(SEED),
+                COLD_STARTS.map(|cold_start| shape.model(cold_start)),
+            )
+        };
+        loads = SHAPES.iter().map(of).collect();
+    }
+    let mut lines = vec![HEADING.to_owned()];
+    for target in [5, 8] {
+        let scaler = scaler_of(
+            &format!(
+                "kind: AIScaler\nspec: {{deploymentName: chat, metricType: queue_depth, targetValue: {target}, minReplicas: 2, maxReplicas: 64}}"
+            ),
+            "chat",
+        )?;
+        let mut rows = Vec::new();
+        for (name, requests, models) in &loads {
+            for model in models {
+                rows.push(row(format!("{name}, {}, {target}", model.cold_start), model, requests, &scaler)?);
+            }
+        }
+        lines.extend(rows.iter().map(ToString::to_string));
+        lines.push(format!("\ntarget {target}\n{}", summary(&rows)));
+    }
+    Ok(lines.join("\n"))
+}
+
+/// Any number will do.
+const SEED: u64 = 7;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! A queue in front of replicas. Pure.
 //!
-//! A replica works on a number of requests at a time. How long one takes does not depend on the others. Requests are begun
+//! A replica works on a number of requests at a time. How long one takes may grow with how full the replicas are. Requests are begun
 //! in the order of their arrival, each as soon as a slot is free. Replicas change once a second. Those that still start are
 //! removed first; after a removal nothing begins until as many requests have ended as slots have gone.
 
@@ -17,6 +17,8 @@ pub(crate) struct Model {
     pub(crate) slots: u32,
     /// In seconds.
     pub(crate) cold_start: u32,
+    /// How much longer a request takes if all slots are taken when it begins: 0.5 for half as long again.
+    pub(crate) slowdown: f64,
 }
 
 /// What an autoscaler sees.
@@ -26,6 +28,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) now: u32,
     pub(crate) waiting: u32,
     pub(crate) running: u32,
+    /// Since the beginning.
+    pub(crate) finished: u32,
     /// The youngest last.
     pub(crate) replicas: &'a [Replica],
 }
@@ -86,9 +90,10 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) 
         }
         if now >= next_decision {
             next_decision = now.saturating_add(policy.period());
-            let counts = [waiting.len(), running.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-            let [waiting, running] = counts;
-            let wanted = policy.decide(&Seen { now, waiting, running, replicas: &replicas });
+            let finished = outcome.waits.len() - running.len();
+            let counts = [waiting.len(), running.len(), finished];
+            let [waiting, running, finished] = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+            let wanted = policy.decide(&Seen { now, waiting, running, finished, replicas: &replicas });
             let before = replicas.len();
             for _ in before..wanted {
                 replicas.push(new(clock, clock + i64::from(model.cold_start)));
@@ -123,7 +128,8 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) 
             let begins = free_at.max(request.at);
             waiting.pop_front();
             outcome.waits.push(begins - request.at);
-            running.push(Reverse(micros(begins + request.takes)));
+            let full = (running.len() as f64 / slots.max(1) as f64).min(1.0);
+            running.push(Reverse(micros(begins + request.takes * (1.0 + model.slowdown * full))));
         }
     }
     // What was never begun has waited until the end.
@@ -174,7 +180,7 @@ mod tests {
         }
     }
 
-    const MODEL: Model = Model { slots: 2, cold_start: 30 };
+    const MODEL: Model = Model { slots: 2, cold_start: 30, slowdown: 0.0 };
 
     fn requests(count: u32, every: f64, takes: f64) -> Vec<Request> {
         (0..count).map(|index| Request { at: f64::from(index) * every, takes }).collect()

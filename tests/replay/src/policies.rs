@@ -5,6 +5,7 @@ use api::aiscaler::{AIScalerSpec, MetricType};
 use jiff::{SignedDuration, Timestamp};
 use scaling::{
     decide::{PERIOD, decide},
+    flow::{Meter, Totals},
     history::History,
     policy::{Bounds, Extras, Kind, Metric, Policy as Rules},
     reading::{Milli, Reading},
@@ -24,9 +25,11 @@ pub(crate) struct Scaler {
 #[derive(Debug)]
 pub(crate) enum Policy {
     Fixed(i32),
-    Rules { kind: &'static str, rules: Box<Rules>, history: Box<History>, period: u32 },
+    Rules { kind: &'static str, rules: Box<Rules>, history: Box<History>, meter: Box<Meter>, period: u32 },
 }
 
+/// In seconds: a third of the default of `--sample-period`, as the controller reads queues.
+const QUEUE_PERIOD: u32 = 5;
 /// As the API server accepts it.
 const MOST_REPLICAS: i32 = 1_000;
 
@@ -53,16 +56,16 @@ pub(crate) fn scaler_of(text: &str, name: &str) -> anyhow::Result<Scaler> {
 
 impl Policy {
     pub(crate) fn scaler(scaler: &Scaler) -> anyhow::Result<Self> {
-        Self::of("AIScaler", scaler, Extras::all())
+        Self::of("AIScaler", scaler, Extras::all(), QUEUE_PERIOD)
     }
 
     /// A HorizontalPodAutoscaler with an external metric of the type AverageValue.
     pub(crate) fn hpa(scaler: &Scaler) -> anyhow::Result<Self> {
-        Self::of("HPA", scaler, Extras::none())
+        Self::of("HPA", scaler, Extras::none(), u32::try_from(PERIOD.as_secs()).unwrap_or(u32::MAX))
     }
 
-    /// Both decide every 15 s, the default of their controllers.
-    fn of(kind: &'static str, scaler: &Scaler, extras: Extras) -> anyhow::Result<Self> {
+    /// `period`: between two decisions, as their controllers have it by default.
+    fn of(kind: &'static str, scaler: &Scaler, extras: Extras, period: u32) -> anyhow::Result<Self> {
         let spec = &scaler.spec;
         let target = scaling::spec::target_value(&spec.target_value.0).context("spec.targetValue")?;
         let rules = Rules {
@@ -72,8 +75,13 @@ impl Policy {
             fallback: None,
             extras,
         };
-        let period = u32::try_from(PERIOD.as_secs()).unwrap_or(u32::MAX);
-        Ok(Self::Rules { kind, rules: Box::new(rules), history: Box::default(), period })
+        Ok(Self::Rules {
+            kind,
+            rules: Box::new(rules),
+            history: Box::default(),
+            meter: Box::default(),
+            period,
+        })
     }
 
     pub(crate) fn kind(&self) -> &'static str {
@@ -101,9 +109,17 @@ impl Decide for Policy {
     }
 
     fn decide(&mut self, seen: &Seen<'_>) -> usize {
-        let Self::Rules { rules, history, .. } = self else { return seen.replicas.len() };
+        let Self::Rules { rules, history, meter, .. } = self else { return seen.replicas.len() };
         let now = at(i64::from(seen.now));
-        let target = target(seen);
+        let ready = seen.replicas.iter().filter(|replica| replica.ready <= i64::from(seen.now)).count();
+        let totals = Totals {
+            finished: seen.finished.into(),
+            waiting: seen.waiting.into(),
+            running: seen.running.into(),
+            replicas: u32::try_from(ready).unwrap_or(u32::MAX),
+        };
+        meter.observe(totals, now);
+        let target = Target { flows: vec![meter.flow()], ..target(seen) };
         let in_hand = i64::from(seen.waiting) + i64::from(seen.running);
         let reading = Reading::Total { value: Milli::units(in_hand), at: now };
         let decision = decide(rules, &target, &[reading], history, now);
@@ -132,6 +148,7 @@ fn target(seen: &Seen<'_>) -> Target {
         status_replicas: replicas,
         pods: seen.replicas.iter().map(pod).collect(),
         cold_start: None,
+        flows: Vec::new(),
     }
 }
 
@@ -174,7 +191,7 @@ mod tests {
         let of_second =
             |second| (0..burst(second)).map(move |_| Request { at: f64::from(second), takes: 5.0 });
         let requests: Vec<Request> = (0..900).flat_map(of_second).collect();
-        let model = Model { slots: 5, cold_start: 30 };
+        let model = Model { slots: 5, cold_start: 30, slowdown: 0.0 };
         let scaler = scaler_of(SAMPLE, "five").unwrap();
         for policy in [Policy::scaler(&scaler).unwrap(), Policy::hpa(&scaler).unwrap()] {
             let kind = policy.kind();

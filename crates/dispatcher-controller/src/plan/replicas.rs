@@ -354,7 +354,7 @@ fn present(valid: &ValidDispatcher, observed: &Observed) -> i32 {
 fn decision(policy: &Policy, observed: &Observed, replicas: i32, now: Timestamp) -> Decision {
     let pods: Vec<target::Pod> = observed.pods().map(|pod| for_scaling(pod, observed)).collect();
     let status_replicas = number(pods.len());
-    let target = Target { replicas, status_replicas, pods, cold_start: None };
+    let target = Target { replicas, status_replicas, pods, cold_start: None, flows: Vec::new() };
     let readings: Vec<Reading> = policy.metrics.iter().map(|metric| reading(metric, observed, now)).collect();
     decide(policy, &target, &readings, &observed.history, now)
 }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use scaling::flow::PodMeter;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard};
 
 use super::{PODS_DEADLINE, WINDOW};
@@ -54,6 +55,7 @@ pub(crate) type Shared = Arc<AsyncMutex<SharedReading>>;
 #[derive(Debug)]
 pub(crate) struct SharedReading {
     pub(crate) scrapes: Scrapes,
+    pub(crate) meter: PodMeter,
     /// When the pods were last scraped, and what came of it.
     pub(crate) last: Option<(Timestamp, Answer)>,
 }
@@ -82,7 +84,7 @@ impl Rates {
         }
         let new = || {
             let scrapes = Scrapes::within(WINDOW, self.kept.share(&asked.namespace));
-            Arc::new(AsyncMutex::new(SharedReading { scrapes, last: None }))
+            Arc::new(AsyncMutex::new(SharedReading { scrapes, meter: PodMeter::default(), last: None }))
         };
         match all.shared.get(&asked) {
             Some(shared) => Arc::clone(shared),
@@ -137,17 +139,17 @@ impl All {
     }
 }
 
-/// Waits for the one that scrapes. What it has found is used at once, also if that took long.
+/// Waits for the one that scrapes. What it has found is used at once, also if that took long. `period`: between two readings.
 pub(crate) async fn read_shared(
     shared: &Shared,
-    sample_period: Duration,
+    period: Duration,
     now: Timestamp,
 ) -> (AsyncMutexGuard<'_, SharedReading>, Option<Answer>) {
     let (reading, waited) = match shared.try_lock() {
         Ok(reading) => (reading, Duration::ZERO),
         Err(_) => (shared.lock().await, PODS_DEADLINE),
     };
-    let fresh = SHARED_FOR.min(sample_period / 2) + waited;
+    let fresh = SHARED_FOR.min(period / 2) + waited;
     let last = reading.last.as_ref().filter(|(at, _)| now.duration_since(*at).unsigned_abs() < fresh);
     let answer = last.map(|(_, answer)| answer.clone());
     (reading, answer)

@@ -204,7 +204,8 @@ fn set_back(count: usize, found: &Found) -> Verdict {
 fn announced(why: Implausible, decision: &Decision, valid: &ValidScaler) -> Verdict {
     let Record { from, raw, inputs, .. } = &decision.record;
     let winner = decision.conclusion.winner.and_then(|winner| inputs.metrics.get(winner));
-    let summary = winner.map(|winner| metric::summary(winner, *from)).unwrap_or_default();
+    let summary =
+        winner.map(|winner| metric::summary(winner, *from, inputs.supply.ready)).unwrap_or_default();
     let message = match why {
         Implausible::FarTooMany => format!(
             "{summary}, which asks for {raw} replicas where maxReplicas is {}; if a unit is wrong, correct targetValue \
@@ -376,7 +377,7 @@ fn remarks(observed: &Observed, decision: &Decision) -> Remarks {
         let into = match metric.measurement {
             Measurement::Invalid(_) | Measurement::PartialTotal(_) => &mut remarks.missing,
             Measurement::Fallback { .. } => {
-                let summary = metric::summary(metric, decision.record.from);
+                let summary = metric::summary(metric, decision.record.from, decision.supply().ready);
                 remarks.fallbacks.push(match answer.message.as_str() {
                     "" => summary,
                     why => format!("{summary}: {why}"),

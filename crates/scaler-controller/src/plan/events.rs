@@ -64,7 +64,7 @@ pub(super) fn of_scale(found: &Found, decision: &Decision) -> Note {
     let inputs = &decision.record.inputs;
     let winner = decision.conclusion.winner.and_then(|winner| inputs.metrics.get(winner));
     let because = match winner {
-        Some(winner) => format!("{} ({reason})", metric::summary(winner, from)),
+        Some(winner) => format!("{} ({reason})", metric::summary(winner, from, inputs.supply.ready)),
         None => format!(
             "minReplicas is {}, maxReplicas is {} ({reason})",
             inputs.bounds.min(),

@@ -1,7 +1,7 @@
 //! The numbers of a metric, as a user reads them. Pure.
 
 use scaling::{
-    decide::record::MetricInputs,
+    decide::record::{FlowInputs, MetricInputs},
     measurement::Measurement,
     policy::{Kind, TargetValue},
     reading::Milli,
@@ -9,8 +9,37 @@ use scaling::{
 
 use crate::validate::word;
 
-/// Name, value and target: `queue_depth is 12 per replica, targetValue 5`.
-pub(super) fn summary(metric: &MetricInputs, replicas: i32) -> String {
+/// Name, value and target: `queue_depth is 12 per replica, targetValue 5`; and what arrives, if that counts.
+pub(super) fn summary(metric: &MetricInputs, replicas: i32, ready: u32) -> String {
+    let value = value(metric, replicas);
+    match &metric.flow {
+        Some(flow) => format!("{value}; {}", arrivals(*flow, metric.target, ready)),
+        None => value,
+    }
+}
+
+/// `12.1 requests/s arrive and take 5.0 s: 60 in hand, 5 per replica and more for chance: 14 replicas, 17 with the 40 that
+/// wait`. The words are always the same: a status is not written for numbers alone.
+fn arrivals(inputs: FlowInputs, target: TargetValue, ready: u32) -> String {
+    let FlowInputs { flow, .. } = inputs;
+    let (rate, takes) = (units(flow.rate), units(flow.takes));
+    let needs = inputs.needs(target, ready);
+    format!(
+        "{rate:.1} requests/s arrive and take {takes:.1} s: {:.0} in hand, {} per replica and more for chance: {} replicas, {} \
+         with the {} that wait",
+        rate * takes,
+        exact(target.milli()),
+        needs.arrivals.ceil(),
+        needs.replicas().ceil(),
+        decimal(flow.waiting)
+    )
+}
+
+fn units(value: Milli) -> f64 {
+    value.count() as f64 / 1_000.0
+}
+
+fn value(metric: &MetricInputs, replicas: i32) -> String {
     let (name, target) = (word(metric.kind), exact(metric.target.milli()));
     let per_replica = match metric.kind {
         Kind::Latency => "",
@@ -56,6 +85,8 @@ fn decimal(value: Milli) -> String {
 
 #[cfg(test)]
 mod tests {
+    use scaling::{flow::Flow, policy::MetricName};
+
     use super::*;
 
     #[test]
@@ -82,6 +113,35 @@ mod tests {
         ] {
             assert_eq!(beside(target(milli), Milli::from(value)), text, "{milli}");
         }
+    }
+
+    #[test]
+    fn what_arrives_is_told_in_numbers_that_can_be_checked() {
+        let milli = Milli::from;
+        let flow = Flow {
+            rate: milli(12_100),
+            recent_rate: milli(12_100),
+            takes: milli(5_000),
+            at_a_time: milli(8_000),
+            dispersion: milli(1_000),
+            waiting: milli(40_000),
+        };
+        let metric = MetricInputs {
+            name: MetricName::default(),
+            kind: Kind::QueueDepth,
+            target: TargetValue::units(5).unwrap(),
+            activation: Milli::ZERO,
+            settling: 0,
+            measurement: Measurement::Total(milli(101_000)),
+            flow: Some(FlowInputs { flow, cold_start_seconds: 30 }),
+        };
+        assert_eq!(
+            summary(&metric, 4, 4),
+            "queue_depth is 25 per replica, targetValue 5; 12.1 requests/s arrive and take 5.0 s: 60 in hand, 5 per replica \
+             and more for chance: 14 replicas, 17 with the 40 that wait"
+        );
+        let without = MetricInputs { flow: None, ..metric };
+        assert_eq!(summary(&without, 4, 4), "queue_depth is 25 per replica, targetValue 5");
     }
 
     #[test]

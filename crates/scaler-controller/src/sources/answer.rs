@@ -1,7 +1,10 @@
 //! From what a source read, or its fault, to what the arithmetic and the condition need. Pure.
 
 use jiff::Timestamp;
-use scaling::reading::{Fault as Cause, Milli, PodSample as PodValue, Reading};
+use scaling::{
+    flow::Flow,
+    reading::{Fault as Cause, Milli, PodSample as PodValue, Reading},
+};
 
 use super::{
     Fault, Sample,
@@ -16,13 +19,15 @@ pub(crate) struct Answer {
     pub(crate) message: String,
     /// Since when the value has risen with every sample, if there were many of them.
     pub(crate) only_grows_since: Option<Timestamp>,
+    /// What its counters say of the requests, if it has any.
+    pub(crate) flow: Option<Flow>,
 }
 
 const NO_SAMPLE_YET: &str = "no sample has arrived yet";
 
 impl Answer {
     pub(crate) fn new(reading: Reading, message: String) -> Self {
-        Self { reading, message, only_grows_since: None }
+        Self { reading, message, only_grows_since: None, flow: None }
     }
 
     /// Before the first answer of a source.

@@ -58,10 +58,20 @@ pub enum Wanted {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scraped {
     Level(f64),
+    /// Requests of an engine that counts those that it has finished.
+    Requests(Requests),
     /// A sum since the start of the engine. Its growth per minute is the sample.
     Count(f64),
     /// Observations since the start of the engine, in milliseconds after the factor.
     Times(Buckets, MillisecondsPerUnit, InFlight),
+}
+
+/// What waits and what runs now, and how many were finished since the start of the engine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Requests {
+    pub waiting: f64,
+    pub running: f64,
+    pub finished: f64,
 }
 
 /// Requests that an engine has in hand while its times are read.
@@ -87,7 +97,7 @@ struct Profile {
     name: &'static str,
     /// Of all its metrics.
     prefix: &'static str,
-    /// Gauges whose sum is the queue depth.
+    /// Gauges whose sum is the queue depth: of what waits and, if there are two, of what runs.
     requests: &'static [&'static str],
     /// A histogram in seconds.
     latency: Option<&'static str>,
@@ -190,6 +200,16 @@ impl Wanted {
         }
     }
 
+    /// Whether it may be the queue of an engine that counts its finished requests.
+    pub fn may_count_requests(&self) -> bool {
+        match self {
+            Self::OfEngine(engine, Load::QueueDepth) => {
+                engine.is_none_or(|engine| engine.profile().latency.is_some())
+            }
+            Self::OfEngine(..) | Self::Named(..) => false,
+        }
+    }
+
     /// For messages.
     pub fn name(&self) -> &str {
         match self {
@@ -202,7 +222,9 @@ impl Wanted {
 impl Profile {
     fn needs(&self, load: Load, series: &str) -> bool {
         match load {
-            Load::QueueDepth => self.requests.contains(&series),
+            Load::QueueDepth => {
+                self.requests.contains(&series) || self.latency.is_some_and(|name| is_count(series, name))
+            }
             // Without requests in hand, no finished ones are no load.
             Load::Latency => {
                 self.latency.is_some_and(|name| is_bucket(series, name)) || self.requests.contains(&series)
@@ -210,6 +232,11 @@ impl Profile {
             Load::TokensPerMinute => self.tokens.contains(&series),
         }
     }
+}
+
+/// The count of a histogram of whole requests is the number of those that were finished.
+fn is_count(series: &str, histogram: &str) -> bool {
+    series.strip_suffix("_count") == Some(histogram)
 }
 
 fn is_bucket(series: &str, histogram: &str) -> bool {
@@ -233,7 +260,7 @@ fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Re
     let profile = engine.profile();
     let is_not_served = |instead| Fault::NotServed { engine: profile.name, metric: load.name(), instead };
     match load {
-        Load::QueueDepth => Ok(Scraped::Level(requests(read, profile, pod)?)),
+        Load::QueueDepth => queue(read, profile, pod),
         Load::Latency => {
             let name = profile.latency.ok_or_else(|| {
                 is_not_served("use queue_depth, or source.prometheus with the summaries of --metrics-config=summary_latencies=true")
@@ -256,6 +283,19 @@ fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Re
             Ok(Scraped::Count(tokens))
         }
     }
+}
+
+/// With the number of finished requests, where the engine has it. TGI has it from the first finished request on.
+fn queue(read: &Exposition<'_>, profile: &Profile, pod: &str) -> Result<Scraped, Fault> {
+    let (Some(histogram), [waiting, running]) = (profile.latency, profile.requests) else {
+        return Ok(Scraped::Level(requests(read, profile, pod)?));
+    };
+    let (waiting, running) = (across_ranks(read, waiting, pod)?, across_ranks(read, running, pod)?);
+    let finished = across_ranks(read, &format!("{histogram}_count"), pod);
+    Ok(match finished {
+        Ok(finished) => Scraped::Requests(Requests { waiting, running, finished }),
+        Err(_) => Scraped::Level(waiting + running),
+    })
 }
 
 /// Waiting and running. All gauges must be there: one alone may be 0 under load.

@@ -2,7 +2,7 @@
 
 use crate::{
     decide::{
-        proposal::proposal,
+        proposal::{Proposal, proposal},
         record::{Inputs, Record},
     },
     measurement::Measurement,
@@ -16,6 +16,8 @@ pub struct Conclusion {
     pub to: i32,
     /// What the metrics recommend; `None` if they recommend nothing, or if bounds alone decided.
     pub raw: Option<i32>,
+    /// Without those for what waits: `raw`, or fewer.
+    pub lasting: Option<i32>,
     /// By metric; `None` without a usable value.
     pub proposals: Vec<Option<i32>>,
     /// Which metric made the largest proposal.
@@ -73,8 +75,11 @@ pub fn conclude(replicas: i32, inputs: &Inputs) -> Conclusion {
     if replicas == 0 && min > 0 && inputs.extras.zero == ZeroReplicas::AsInHpa {
         return Conclusion { active: Active::ScalingDisabled, ..unmeasured(0) };
     }
-    let proposals: Vec<Option<i32>> =
+    let proposed: Vec<Option<Proposal>> =
         inputs.metrics.iter().map(|metric| proposal(metric, replicas, inputs)).collect();
+    let lasting = proposed.iter().flatten().map(|proposed| proposed.lasting).max();
+    let proposals: Vec<Option<i32>> =
+        proposed.iter().map(|proposed| proposed.map(|proposed| proposed.replicas)).collect();
     let active = active(inputs, &proposals, replicas);
     // HPA v2: bounds apply at once, without windows and rates.
     if replicas > max {
@@ -90,13 +95,14 @@ pub fn conclude(replicas: i32, inputs: &Inputs) -> Conclusion {
     if has_missing(inputs) && proposed < replicas {
         return Conclusion { active, proposals, winner, ..unmeasured(replicas) };
     }
-    let raw = match proposed {
+    let with_buffer = |proposed: i32| match proposed {
         0 => 0,
         proposed => proposed.saturating_add(i32::from(inputs.extras.warm_buffer)),
     };
+    let (raw, lasting) = (with_buffer(proposed), lasting.map(with_buffer));
     let (stable, able) = stabilized(raw, replicas, inputs);
     let (to, limited) = limited(stable, replicas, inputs);
-    Conclusion { to, raw: Some(raw), proposals, winner, active, able, limited }
+    Conclusion { to, raw: Some(raw), lasting, proposals, winner, active, able, limited }
 }
 
 impl Conclusion {
@@ -155,6 +161,7 @@ fn unmeasured(to: i32) -> Conclusion {
     Conclusion {
         to,
         raw: None,
+        lasting: None,
         proposals: Vec::new(),
         winner: None,
         active: Active::ValidMetricFound,

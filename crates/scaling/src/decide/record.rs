@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     behavior::Tolerance,
+    flow::{Flow, Needs},
     measurement::Measurement,
     policy::{Bounds, Extras, Kind, MetricName, TargetValue},
     rate::Allowed,
@@ -72,6 +73,26 @@ pub struct MetricInputs {
     /// Ready pods that have not been Ready for a whole window of the metric.
     pub settling: u32,
     pub measurement: Measurement,
+    /// What its counters say of the requests, where they are known and count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<FlowInputs>,
+}
+
+/// The requests of a target, and what its replicas need to serve them.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowInputs {
+    #[serde(flatten)]
+    pub flow: Flow,
+    /// Until an ordered replica is Ready.
+    pub cold_start_seconds: u32,
+}
+
+impl FlowInputs {
+    /// `ready`: replicas that serve.
+    pub fn needs(self, target: TargetValue, ready: u32) -> Needs {
+        self.flow.needs(target, ready, f64::from(self.cold_start_seconds))
+    }
 }
 
 impl MetricInputs {

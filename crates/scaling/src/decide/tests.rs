@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     behavior::{Behavior, Change, Rate, Select},
     decide::conclusion::{Able, recompute},
+    flow::Flow,
     policy::{Bounds, Extras, Kind, MissingMetrics, TargetValue},
     reading::PodSample,
     target::{Pod, PodState, Work},
@@ -43,6 +44,7 @@ fn target(ready: u32, starting: u32, created: i64) -> Target {
         status_replicas: replicas,
         pods: (0..ready + starting).map(pod).collect(),
         cold_start: None,
+        flows: Vec::new(),
     }
 }
 
@@ -429,4 +431,67 @@ fn a_process_that_resumes_an_old_history_waits_as_if_it_had_been_written_just_no
     };
     assert_eq!(decided(&written), 1);
     assert_eq!(decided(&written.resumed(at(3_590))), 4);
+}
+
+/// Requests that take 5 s each; a replica works on 8 of them at a time.
+fn flow(rate: i64, waiting: i64) -> Option<Flow> {
+    Some(Flow {
+        rate: Milli::units(rate),
+        recent_rate: Milli::units(rate),
+        takes: Milli::units(5),
+        at_a_time: Milli::units(8),
+        dispersion: Milli::units(1),
+        waiting: Milli::units(waiting),
+    })
+}
+
+#[test]
+fn what_arrives_asks_for_replicas_before_a_queue_does() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let with = |flow| Target { flows: vec![flow], ..target(4, 0, 0) };
+    let decided = |target: &Target| decide(&policy, target, &total(20.0, 0), &History::default(), at(0));
+    assert_eq!(decided(&with(None)).record.raw, 4, "20 in hand, 5 per replica");
+    let by_arrivals = decided(&with(flow(12, 0)));
+    assert_eq!(
+        by_arrivals.record.raw, 15,
+        "60 will be in hand, and 4 replicas do not finish as many as arrive"
+    );
+    assert_eq!(recompute(&by_arrivals.record), by_arrivals.record.to);
+    let ignored =
+        Policy { extras: Extras { arrivals: Arrivals::Ignored, ..Extras::all() }, ..policy.clone() };
+    let decision = decide(&ignored, &with(flow(12, 0)), &total(20.0, 0), &History::default(), at(0));
+    assert_eq!((decision.record.raw, decision.record.inputs.metrics[0].flow), (4, None));
+    let other =
+        Policy { metrics: vec![Metric { kind: Kind::Custom, ..policy.metrics[0].clone() }], ..policy };
+    let decision = decide(&other, &with(flow(12, 0)), &total(20.0, 0), &History::default(), at(0));
+    assert_eq!(decision.record.raw, 4, "no other metric counts requests");
+}
+
+#[test]
+fn no_replicas_are_removed_while_more_is_in_hand_than_their_target() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let calm = Target { flows: vec![flow(1, 0)], ..target(4, 0, 0) };
+    let raw = |value| decide(&policy, &calm, &total(value, 0), &History::default(), at(0)).record.raw;
+    assert_eq!((raw(21.0), raw(20.0)), (4, 2));
+}
+
+#[test]
+fn replicas_for_a_queue_are_kept_for_half_a_window_and_those_for_arrivals_for_a_whole_one() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let mut history = History::default();
+    let mut replicas = 1;
+    let mut at_each = Vec::new();
+    for seconds in (0..=600).step_by(15) {
+        let (rate, waiting) = if seconds < 60 { (4, 200) } else { (1, 0) };
+        let target = Target { flows: vec![flow(rate, waiting)], ..target(replicas, 0, 0) };
+        let decision = decide(&policy, &target, &total(0.0, seconds), &history, at(seconds));
+        replicas = u32::try_from(decision.record.to).unwrap();
+        at_each.push((seconds, replicas));
+        history = decision.written(&policy);
+    }
+    let of = |time: i64| at_each.iter().find(|(seconds, _)| *seconds == time).unwrap().1;
+    let (burst, arrivals) = (of(60), of(300));
+    assert!(burst > arrivals && arrivals > of(600), "{at_each:?}");
+    assert_eq!((of(150), of(330)), (burst, arrivals), "{at_each:?}");
+    assert!(of(210) < burst && of(360) < arrivals, "{at_each:?}");
 }

@@ -9,6 +9,7 @@ use scaling::{
         decide,
         record::Record,
     },
+    flow::Flow,
     history::{History, MOST, Recommendation, ScaleEvent},
     policy::{Arithmetic, Bounds, Kind, Metric, Policy, TargetValue},
     reading::{Fault, PodSample, Reading},
@@ -16,7 +17,7 @@ use scaling::{
 };
 
 use crate::{
-    generated::{as_hpa, at, behavior, extras, fallback, kind, pods},
+    generated::{as_hpa, at, behavior, extras, fallback, flow, kind, pods},
     hpa::Hpa,
 };
 
@@ -27,6 +28,7 @@ struct Step {
     /// Set by another client.
     replicas: Option<i32>,
     pods: Vec<Pod>,
+    flows: Vec<Option<Flow>>,
     readings: Vec<Reading>,
 }
 
@@ -67,12 +69,8 @@ fn reading(now: i64) -> impl Strategy<Value = Reading> {
 
 fn step(seconds: impl Strategy<Value = i64>) -> impl Strategy<Value = Step> {
     (seconds, prop::option::weighted(0.1, 0_i32..2000)).prop_flat_map(|(seconds, replicas)| {
-        (pods(0), prop::collection::vec(reading(0), 0..7)).prop_map(move |(pods, readings)| Step {
-            seconds,
-            replicas,
-            pods,
-            readings,
-        })
+        (pods(0), prop::collection::vec(flow(), 0..7), prop::collection::vec(reading(0), 0..7))
+            .prop_map(move |(pods, flows, readings)| Step { seconds, replicas, pods, flows, readings })
     })
 }
 
@@ -80,8 +78,13 @@ fn step(seconds: impl Strategy<Value = i64>) -> impl Strategy<Value = Step> {
 fn observed(step: &Step, replicas: i32, now: i64) -> (Target, Vec<Reading>) {
     use scaling::target::PodState;
     let moved = |time: Timestamp| Timestamp::from_second(time.as_second() + now).unwrap();
-    let mut target =
-        Target { replicas, status_replicas: replicas, pods: step.pods.clone(), cold_start: None };
+    let mut target = Target {
+        replicas,
+        status_replicas: replicas,
+        pods: step.pods.clone(),
+        cold_start: None,
+        flows: step.flows.clone(),
+    };
     for pod in &mut target.pods {
         pod.created = moved(pod.created);
         pod.state = match pod.state {

@@ -6,10 +6,12 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use scaling::{
     behavior::{Behavior, Change, Rate, Rules, Select, Tolerance, Window},
+    flow::Flow,
     policy::{
-        Arithmetic, Backlog, Constancy, CrashLoops, Extras, Fallback, Kind, MissingMetrics, PendingPods,
-        Policy, Samples, ZeroReplicas,
+        Arithmetic, Arrivals, Backlog, Constancy, CrashLoops, Extras, Fallback, Kind, MissingMetrics,
+        PendingPods, Policy, Samples, ZeroReplicas,
     },
+    reading::Milli,
     target::{Phase, Pod, PodState, Work},
 };
 
@@ -66,8 +68,8 @@ pub(crate) fn kind() -> impl Strategy<Value = Kind> {
 }
 
 pub(crate) fn extras() -> impl Strategy<Value = Extras> {
-    (any::<[bool; 7]>(), prop::option::of(0_u64..600), 0_u16..3).prop_map(
-        |([by_kind, supply, settled, doubling, hold, present, below], judged, warm_buffer)| Extras {
+    (any::<[bool; 8]>(), prop::option::of(0_u64..600), 0_u16..3).prop_map(
+        |([by_kind, supply, settled, doubling, hold, present, below, counted], judged, warm_buffer)| Extras {
             arithmetic: if by_kind { Arithmetic::ByKind } else { Arithmetic::Hpa },
             pending: if supply { PendingPods::AreSupply } else { PendingPods::AsInHpa },
             samples: if settled { Samples::OfSettledPods } else { Samples::OfRunningPods },
@@ -78,6 +80,7 @@ pub(crate) fn extras() -> impl Strategy<Value = Extras> {
             }),
             missing: if present { MissingMetrics::RecommendPresent } else { MissingMetrics::AsInHpa },
             zero: if below { ZeroReplicas::BelowMinimum } else { ZeroReplicas::AsInHpa },
+            arrivals: if counted { Arrivals::Counted } else { Arrivals::Ignored },
             warm_buffer,
         },
     )
@@ -86,6 +89,23 @@ pub(crate) fn extras() -> impl Strategy<Value = Extras> {
 pub(crate) fn fallback() -> impl Strategy<Value = Fallback> {
     (30_u64..600, 0_i32..1000)
         .prop_map(|(after, replicas)| Fallback { after: Duration::from_secs(after), replicas })
+}
+
+/// What counters might say, and what a record might.
+pub(crate) fn flow() -> impl Strategy<Value = Option<Flow>> {
+    let milli = || {
+        let count = prop_oneof![6 => 0_i64..200_000, 1 => Just(0), 1 => Just(i64::MAX)];
+        count.prop_map(Milli::from)
+    };
+    let flow = [milli(), milli(), milli(), milli(), milli(), milli()];
+    prop::option::of(flow.prop_map(|[rate, recent_rate, takes, at_a_time, dispersion, waiting]| Flow {
+        rate,
+        recent_rate,
+        takes,
+        at_a_time,
+        dispersion,
+        waiting,
+    }))
 }
 
 /// Pods that were created, and last changed, up to half an hour before `now`.

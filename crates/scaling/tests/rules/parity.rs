@@ -113,7 +113,13 @@ fn same_decisions(policy: &Policy, metrics: &[GeneratedMetric], first: i32, step
         let read = metrics.iter().zip(&step.values);
         let (readings, values): (Vec<Reading>, Vec<MetricValue>) =
             read.map(|(metric, value)| both(metric, value, &step.pods, now)).unzip();
-        let target = Target { replicas, status_replicas, pods: step.pods.clone(), cold_start: None };
+        let target = Target {
+            replicas,
+            status_replicas,
+            pods: step.pods.clone(),
+            cold_start: None,
+            flows: Vec::new(),
+        };
         let decision = decide(policy, &target, &readings, &history, at(now));
         let hpa_pods = as_hpa_pods(&step.pods);
         let scale = Scale { spec_replicas: replicas, status_replicas, pods: &hpa_pods };

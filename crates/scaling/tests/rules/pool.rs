@@ -52,6 +52,7 @@ fn target(workers: &[Worker], busy: usize, cold_start: i64, now: Timestamp) -> T
         status_replicas: replicas,
         pods: workers.iter().zip(0..).map(pod).collect(),
         cold_start: None,
+        flows: Vec::new(),
     }
 }
 

@@ -51,6 +51,9 @@ pub(super) struct Grown {
 const PACED: u32 = 60;
 /// From the last Ready until the memory at rest is measured: late status updates have arrived by then.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
+/// From the last Ready until requests at rest are counted: a pod that is alone is marked for autoscalers of nodes half a minute
+/// after it was Ready.
+const MARKED_WITHIN: Duration = Duration::from_secs(45);
 /// How long requests at rest are counted.
 const REST: Duration = Duration::from_secs(20);
 
@@ -71,7 +74,7 @@ pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::R
     seen.ready.until((count + PACED) as usize, patience(PACED)).await?;
     let paced_child_ms = seen.first_child_after(&paced)?;
     let paced_create_ms = percentiles(paced.iter().map(Created::milliseconds).collect())?;
-    tokio::time::sleep(IDLE_AFTER).await;
+    tokio::time::sleep(MARKED_WITHIN).await;
 
     let requests_before = plane.cluster.audit_events()?.len();
     tokio::time::sleep(REST).await;

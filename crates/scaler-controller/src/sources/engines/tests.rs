@@ -66,9 +66,23 @@ fn of_name(text: &str, name: &str, meaning: Meaning) -> Result<Scraped, Fault> {
 
 #[test]
 fn the_queue_is_what_waits_and_what_runs() {
-    for (text, requests) in [(VLLM, 9.0), (TGI, 10.0), (TRITON, 7.0)] {
-        assert_eq!(of(text, Load::QueueDepth), Ok(Scraped::Level(requests)), "{text}");
+    let counted = |waiting, running, finished| Ok(Scraped::Requests(Requests { waiting, running, finished }));
+    assert_eq!(of(VLLM, Load::QueueDepth), counted(5.0, 4.0, 2.0));
+    assert_eq!(of(TRITON, Load::QueueDepth), Ok(Scraped::Level(7.0)));
+    assert_eq!(of(TGI, Load::QueueDepth), Ok(Scraped::Level(10.0)), "it has finished none yet");
+    let finished = format!("{TGI}tgi_request_duration_count 7\n");
+    assert_eq!(of(&finished, Load::QueueDepth), counted(2.0, 8.0, 7.0));
+}
+
+#[test]
+fn arrivals_are_looked_for_where_an_engine_may_count_them() {
+    let of_engine = |engine, load| Wanted::OfEngine(engine, load).may_count_requests();
+    for engine in [None, Some(Engine::Vllm), Some(Engine::Sglang), Some(Engine::Tgi)] {
+        assert!(of_engine(engine, Load::QueueDepth), "{engine:?}");
+        assert!(!of_engine(engine, Load::Latency), "{engine:?}");
     }
+    assert!(!of_engine(Some(Engine::Triton), Load::QueueDepth), "it does not say what it executes");
+    assert!(!Wanted::Named("queue".to_owned(), Meaning::Level).may_count_requests());
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn metric(kind: Kind, target: i64, measurement: Measurement) -> MetricInputs {
         activation: Milli::ZERO,
         settling: 0,
         measurement,
+        flow: None,
     }
 }
 

@@ -1,12 +1,15 @@
 //! Arithmetic by the kind of a metric, in integers. It computes the supply that the demand needs, compares it with the
 //! supply that is there or coming, and turns the difference into replicas.
 //!
-//! Every rule keeps the direction: a value above its target never removes replicas, one below never adds any.
+//! A value above its target never removes replicas. One below adds none, unless more arrives than the replicas serve.
 
 use crate::{
-    decide::record::{Inputs, MetricInputs},
-    measurement::PodValues,
-    policy::{Backlog, Kind, PendingPods},
+    decide::{
+        proposal::Proposal,
+        record::{Inputs, MetricInputs},
+    },
+    measurement::{Measurement, PodValues},
+    policy::{Arithmetic, Arrivals, Backlog, Kind, PendingPods},
     reading::Milli,
 };
 
@@ -82,6 +85,36 @@ pub(super) fn of_pods(values: PodValues, metric: &MetricInputs, replicas: i32, i
     };
     let is_idle = unknown == 0 && low <= i128::from(metric.activation.count());
     activated(asked(need, present, inputs), is_idle, metric.kind, inputs)
+}
+
+/// By what arrives, if that is known and counts. It may add replicas while the value is below its target: what arrives now
+/// will be in hand when they are Ready. While the value is above its target it removes none. The tolerance is not used: the
+/// margin for chance takes its place.
+pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> Option<Proposal> {
+    let counts =
+        inputs.extras.arrivals == Arrivals::Counted && inputs.extras.arithmetic == Arithmetic::ByKind;
+    let flow = metric.flow.filter(|_| counts && metric.kind == Kind::QueueDepth)?;
+    let value = match metric.measurement {
+        Measurement::Total(value) => value,
+        Measurement::Pods(values) => values.sum,
+        Measurement::PartialTotal(_)
+        | Measurement::Invalid(_)
+        | Measurement::Fallback { .. }
+        | Measurement::NotLoadSensitive => return None,
+    };
+    let value = i128::from(value.count());
+    let present = present(replicas, metric, inputs);
+    let at_target = i128::from(metric.target.milli().count()).saturating_mul(i128::from(present.expected));
+    let is_idle = value <= i128::from(metric.activation.count());
+    // Ends at the largest integer; 0 if it is not a number.
+    let need = |needed: f64| difference(needed.ceil() as i64, present);
+    let replicas = |need: Need| activated(asked(need, present, inputs), is_idle, metric.kind, inputs);
+    let needs = flow.needs(metric.target, inputs.supply.ready);
+    let now = match need(needs.replicas()) {
+        Need::Fewer(_) if exceeds(value, at_target, MILLION) => Need::Same,
+        need => need,
+    };
+    Some(Proposal { replicas: replicas(now), lasting: replicas(need(needs.arrivals)) })
 }
 
 fn present(replicas: i32, metric: &MetricInputs, inputs: &Inputs) -> Present {

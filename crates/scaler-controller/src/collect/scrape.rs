@@ -1,0 +1,175 @@
+//! One scrape of the pods of a target, and what follows from it and those before.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use scaling::flow::PodCounts;
+use tokio::time::timeout;
+
+use super::{PODS_AT_ONCE, PODS_DEADLINE, WINDOW, rates::SharedReading};
+use crate::{
+    Context,
+    observe::pods_of,
+    sources::{
+        Fault,
+        answer::{self, Answer, Latency},
+        engines::{Requests, Scraped, Wanted},
+        pods::{self, Batch},
+    },
+    target::pod::PodView,
+    validate::{ScrapePort, ValidScaler},
+};
+
+/// Scrapes the Ready pods of the target.
+pub(super) async fn scrape_pods(
+    ctx: &Context,
+    valid: &ValidScaler,
+    port: ScrapePort,
+    path: &str,
+    wanted: &Wanted,
+    reading: &mut SharedReading,
+    now: Timestamp,
+) -> Answer {
+    let pods = pods_of(ctx, valid);
+    let ready: Vec<Arc<PodView>> = pods.into_iter().filter(|pod| pod.is_ready).collect();
+    let batch = Batch::new(&ctx.bodies, valid.scaler.metadata.namespace.as_deref().unwrap_or_default());
+    let mut scrapes = stream::iter(ready.clone())
+        .map(|pod| scrape_pod(&batch, pod, port, path, wanted))
+        .buffer_unordered(PODS_AT_ONCE);
+    let mut scraped = Vec::new();
+    let all = async {
+        while let Some(scrape) = scrapes.next().await {
+            scraped.push(scrape);
+        }
+    };
+    if timeout(PODS_DEADLINE, all).await.is_err() {
+        // Those whose turn did not come are missing, and the others are not lost.
+        let is_late = |pod: &&Arc<PodView>| !scraped.iter().any(|(done, _)| done.uid() == pod.uid());
+        let late: Vec<_> = ready.iter().filter(is_late).map(Arc::clone).collect();
+        scraped.extend(late.into_iter().map(|pod| {
+            let server = format!("pod {}", pod.full_name());
+            (pod, Err(Fault::Slow { server, limit: PODS_DEADLINE }))
+        }));
+    }
+    judged(scraped, &ready, wanted, reading, now)
+}
+
+/// The answer of all Ready pods.
+fn judged(
+    scraped: Vec<(Arc<PodView>, Result<Scraped, Fault>)>,
+    ready: &[Arc<PodView>],
+    wanted: &Wanted,
+    reading: &mut SharedReading,
+    now: Timestamp,
+) -> Answer {
+    let SharedReading { scrapes: kept, meter, last: _ } = reading;
+    let is_there = |uid: &str| ready.iter().any(|pod| pod.uid() == uid);
+    kept.retain(is_there);
+    let counts: Vec<PodCounts> =
+        scraped.iter().filter_map(|(pod, read)| counts(pod, read.as_ref().ok()?)).collect();
+    meter.observe(&counts, is_there, now);
+    let read = scraped.into_iter().map(|(pod, reading)| {
+        let name = pod.full_name();
+        let read = reading.and_then(|reading| kept.record(pod.uid(), &name, wanted.name(), reading, now));
+        let is_settled = pod.ready_changed.is_none_or(|since| {
+            Duration::try_from(now.duration_since(since)).is_ok_and(|ready| ready >= WINDOW)
+        });
+        Latency { uid: pod.uid().to_owned(), is_settled, read }
+    });
+    let answer = match wanted.is_latency() {
+        true => answer::of_latencies(read.collect()),
+        false => answer::of_pods(
+            read.map(|Latency { uid, read, .. }| (uid, read.map(|known| known.sample))).collect(),
+        ),
+    };
+    Answer { flow: meter.flow(), ..answer }
+}
+
+fn counts(pod: &PodView, read: &Scraped) -> Option<PodCounts> {
+    match read {
+        Scraped::Requests(Requests { waiting, running, finished }) => Some(PodCounts {
+            uid: pod.uid().to_owned(),
+            finished: *finished,
+            waiting: *waiting,
+            running: *running,
+        }),
+        Scraped::Level(_) | Scraped::Count(_) | Scraped::Times(..) => None,
+    }
+}
+
+async fn scrape_pod(
+    batch: &Batch<'_>,
+    pod: Arc<PodView>,
+    port: ScrapePort,
+    path: &str,
+    wanted: &Wanted,
+) -> (Arc<PodView>, Result<Scraped, Fault>) {
+    let name = pod.full_name();
+    let port = match port {
+        ScrapePort::Number(port) => port,
+        ScrapePort::OfEngine => pod.metrics_port(),
+    };
+    let read = async {
+        let address = pods::address(&name, pod.ip.as_deref().unwrap_or_default(), port)?;
+        let pod = pods::Pod { name: &name, address, path };
+        pods::poll_once(pod, wanted, pods::Limits::default(), batch).await
+    };
+    let read = read.await;
+    (pod, read)
+}
+
+#[cfg(test)]
+mod tests {
+    use scaling::reading::{Milli, Reading};
+
+    use super::*;
+    use crate::{
+        collect::rates::{Asked, Rates},
+        sources::engines::Load,
+    };
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_767_268_800 + seconds).unwrap()
+    }
+
+    fn pod(name: &str) -> Arc<PodView> {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: demo, uid: {name}}}, status: {{phase: Running, \
+             conditions: [{{type: Ready, status: 'True'}}]}}}}"
+        );
+        Arc::new(serde_saphyr::from_str::<PodView>(&text).unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_counts_of_scrapes_become_arrivals_and_the_queue_stays_the_value() {
+        let wanted = Wanted::OfEngine(None, Load::QueueDepth);
+        let asked = Asked {
+            namespace: "demo".into(),
+            target: "Deployment.apps/chat".into(),
+            port: ScrapePort::OfEngine,
+            path: "/metrics".into(),
+            wanted: wanted.clone(),
+        };
+        let shared = Rates::default().of("uid", 0, asked);
+        let mut reading = shared.lock().await;
+        let ready = [pod("a"), pod("b")];
+        let mut last = None;
+        for seconds in (0..=60).step_by(5) {
+            let finished = f64::from(seconds) * 3.0;
+            let requests = Requests { waiting: 1.0, running: 4.0, finished };
+            let scraped =
+                ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Requests(requests)))).collect();
+            last = Some(judged(scraped, &ready, &wanted, &mut reading, at(seconds.into())));
+        }
+        let answer = last.unwrap();
+        let Reading::Pods(values) = &answer.reading else { panic!("{answer:?}") };
+        assert_eq!(values.iter().map(|pod| pod.value.count()).collect::<Vec<_>>(), [5_000, 5_000]);
+        let flow = answer.flow.unwrap();
+        assert_eq!((flow.rate, flow.waiting), (Milli::units(6), Milli::units(2)));
+        assert_eq!(flow.at_a_time, Milli::units(4), "while others wait");
+        let level = ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Level(5.0)))).collect();
+        let answer = judged(level, &ready, &wanted, &mut reading, at(125));
+        assert_eq!(answer.flow, None, "the engine has not said for a minute what it has finished");
+    }
+}
