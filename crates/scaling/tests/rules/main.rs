@@ -6,6 +6,7 @@
 mod fuzz;
 mod generated;
 mod hpa;
+mod kubernetes;
 mod parity;
 mod pool;
 mod trace;
