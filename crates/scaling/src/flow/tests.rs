@@ -73,6 +73,20 @@ fn what_waits_asks_for_replicas_beside_the_arrivals() {
 }
 
 #[test]
+fn requests_that_run_for_longer_than_is_remembered_have_no_time() {
+    let mut meter = Meter::default();
+    for seconds in (0..3_600).step_by(5) {
+        // 20 at a time, ten minutes each.
+        let finished = f64::from((seconds / 600) * 20);
+        meter.observe(Totals { finished, waiting: 0.0, running: 20.0, replicas: 4 }, at(seconds.into()));
+        if let Some(flow) = meter.flow() {
+            let in_hand = flow.rate.count() * flow.takes.count() / 1_000_000;
+            assert!(in_hand <= 60, "{seconds}: {flow:?}");
+        }
+    }
+}
+
+#[test]
 fn a_pause_or_a_clock_that_goes_back_begins_anew_and_keeps_what_a_replica_can() {
     for later in [362, 200] {
         let mut meter = steady(12.0, 5.0);
