@@ -104,10 +104,10 @@ pub struct AIScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 
-    /// Arithmetic. Auto: queue_depth of engines that count their finished requests follows what arrives and how long it takes;
-    /// other metrics follow the value. Ratio: that of a HorizontalPodAutoscaler, and nothing more. Default: Auto. Changing it
-    /// restarts nothing.
-    #[serde(default, skip_serializing_if = "Algorithm::is_auto")]
+    /// Rules of the decisions. Auto: queue_depth of engines that count their finished requests follows what arrives and how long
+    /// it takes; other metrics follow the value. Ratio: the rules of a HorizontalPodAutoscaler; pods that start are not counted.
+    /// Default: Auto. Changing it restarts nothing.
+    #[serde(default)]
     pub algorithm: Algorithm,
 
     /// Apply: sets the replicas of the target. DryRun: measures, decides and records in the status, but does not set replicas,
@@ -120,21 +120,12 @@ pub struct AIScalerSpec {
     pub paused: bool,
 }
 
-/// Arithmetic of the decisions.
+/// Rules of the decisions.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     #[default]
     Auto,
     Ratio,
-}
-
-impl Algorithm {
-    fn is_auto(&self) -> bool {
-        match self {
-            Self::Auto => true,
-            Self::Ratio => false,
-        }
-    }
 }
 
 /// Whether decisions are applied.
@@ -300,7 +291,8 @@ pub struct ScalingRules {
     #[schemars(length(min = 1, max = 8), extend("x-kubernetes-list-type" = "atomic"))]
     pub policies: Vec<ScalingPolicy>,
 
-    /// Relative deviation of the value from its target that changes no replicas, in quotes: `"0.05"`. Default: 0.1.
+    /// Relative deviation of the value from its target that changes no replicas, in quotes: `"0.05"`. It does not apply where
+    /// arrivals count. Default: 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub tolerance: Option<Quantity>,

@@ -13,7 +13,7 @@ use runtime::{
 
 use crate::{
     Context, ForgetIfDeleted,
-    observe::{observe, pods_of},
+    observe::{Target, observe, pods_of},
     plan::is_left_alone,
     samples::Question,
     sources::{
@@ -53,7 +53,9 @@ pub(crate) fn polling(period: Duration) -> Polling {
 
 /// Between two readings of the queues of engines. An HPA looks each 15 s; a burst is seen in a third of that.
 pub(crate) fn queue_period(sample_period: Duration) -> Duration {
-    sample_period / 3
+    /// Two looks within the time after which a rate begins anew.
+    const LONGEST: Duration = Duration::from_secs(20);
+    (sample_period / 3).min(LONGEST)
 }
 
 /// Reads every metric of one object but those of agents and the queues of engines, and the scale of a target that is not watched. Of an object that
@@ -92,7 +94,7 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
         async move {
             if let Some(answer) = answer(ctx, valid, index, source, now).await {
                 ctx.counts.read(source, &answer);
-                ctx.samples.note(uid, question, index, answer);
+                note(ctx, scaler, question, index, answer);
             }
         }
     });
@@ -115,18 +117,32 @@ pub(crate) async fn read_queues(ctx: &Context, scaler: &Arc<AIScaler>, now: Time
     let Ok(valid) = validate(scaler, &ctx.configuration.allowed) else { return Polled::Unchanged };
     let followed: Vec<usize> =
         (0..valid.sources.len()).filter(|index| valid.follows_arrivals(*index)).collect();
-    if followed.is_empty() || is_left_alone(&valid, &observe(ctx, scaler, now)) {
+    if followed.is_empty() {
         return Polled::Unchanged;
     }
-    let (uid, question) = (scaler.metadata.uid.as_deref().unwrap_or_default(), Question::of(&scaler.spec));
+    let observed = observe(ctx, scaler, now);
+    // Without its scale, which the other reading brings, the target seems to have no pods.
+    if matches!(observed.target, Target::Unread) || is_left_alone(&valid, &observed) {
+        return Polled::Unchanged;
+    }
+    let question = Question::of(&scaler.spec);
     for index in followed {
         let Some(source) = valid.sources.get(index) else { continue };
         if let Some(answer) = answer(ctx, &valid, index, source, now).await {
             ctx.counts.read(source, &answer);
-            ctx.samples.note(uid, &question, index, answer);
+            note(ctx, scaler, &question, index, answer);
         }
     }
     Polled::Changed
+}
+
+/// Unless the object asks something else by now: its other reading may have noted answers to that.
+fn note(ctx: &Context, scaler: &AIScaler, question: &Question, index: usize, answer: Answer) {
+    let uid = scaler.metadata.uid.as_deref().unwrap_or_default();
+    let newest = ctx.scalers.get(&Key::of(scaler));
+    if newest.is_none_or(|newest| Question::of(&newest.spec) == *question) {
+        ctx.samples.note(uid, question, index, answer);
+    }
 }
 
 /// Most objects need no closer look, several times a minute.
@@ -205,6 +221,13 @@ async fn answer(
             let (mut reading, answer) = read_shared(&shared, period, now).await;
             if answer.is_some() {
                 return answer;
+            }
+            // Engines that count nothing are looked at as often as other pods.
+            if let Some((at, answer)) = &reading.last
+                && !reading.is_counted
+                && now.duration_since(*at).unsigned_abs() + period < ctx.configuration.sample_period
+            {
+                return Some(answer.clone());
             }
             let answer = scrape_pods(ctx, valid, *port, path, wanted, &mut reading, now).await;
             reading.last = Some((now, answer.clone()));

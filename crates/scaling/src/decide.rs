@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::{
+    behavior::Window,
     cold_start::ColdStart,
     constancy::Band,
     decide::{
@@ -103,9 +104,14 @@ pub fn decide(
     };
     let conclusion = conclude(from, &inputs);
     if let Some(recommended) = conclusion.lasting.or_else(|| held(&conclusion, from, policy)) {
-        next.recommend(recommended, behavior, now);
-        if let Some(raw) = conclusion.raw.filter(|raw| *raw > recommended) {
-            next.recommend_for_a_burst(raw, behavior, now);
+        match conclusion.raw.filter(|raw| *raw > recommended) {
+            // What lasts for a whole window of a scale-up is no burst.
+            Some(raw) if behavior.up.window > Window::NONE => next.recommend(raw, behavior, now),
+            Some(raw) => {
+                next.recommend(recommended, behavior, now);
+                next.recommend_for_a_burst(raw, behavior, now);
+            }
+            None => next.recommend(recommended, behavior, now),
         }
     }
     let to = conclusion.to;

@@ -7,7 +7,7 @@
 //! - The time of a request is the time that requests have run, divided by those that were finished (Little's law).
 //! - A replica can work on as many requests at a time as were seen while others waited.
 //!
-//! [`PodMeter`] adds up what pods say, [`Meter`] follows the sums. Their result is a [`Flow`]: a few numbers, from which
+//! [`PodMeter`] adds up the counts of pods, [`Meter`] follows the sums. Their result is a [`Flow`]: a few numbers, from which
 //! [`Flow::needs`] computes replicas.
 
 use std::{collections::VecDeque, time::Duration};
@@ -24,7 +24,8 @@ mod pods;
 /// The requests of a target at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// Since any beginning. It never falls.
+    /// Since any beginning. They never fall.
+    pub arrived: f64,
     pub finished: f64,
     pub waiting: f64,
     pub running: f64,
@@ -82,8 +83,8 @@ pub struct Needs {
 }
 
 const MOST_INTERVALS: usize = 64;
-/// Closer looks are added to the interval before.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// Closer looks are left out, so that the intervals cover the long window.
+const SHORTEST: Duration = Duration::from_secs(4);
 /// After it, nothing is known of what came between.
 const LONGEST: Duration = Duration::from_mins(1);
 // What a factor of two does to each of the numbers below was tried with `replay --quality`, on the arrivals of two real
@@ -137,8 +138,8 @@ impl Meter {
             return;
         }
         let finished = (totals.finished - before.finished).max(0.0);
-        let more_in_hand = totals.in_hand() - before.in_hand();
-        self.add(pause.as_secs_f64(), finished, more_in_hand, (before.running + totals.running) / 2.0);
+        let arrived = (totals.arrived - before.arrived).max(0.0);
+        self.add(pause.as_secs_f64(), arrived, finished, (before.running + totals.running) / 2.0);
         if totals.waiting >= 1.0 && totals.replicas > 0 {
             self.at_a_time = self.at_a_time.max(totals.running / f64::from(totals.replicas));
         }
@@ -150,12 +151,12 @@ impl Meter {
     }
 
     /// `running`: the mean of both ends of the interval.
-    fn add(&mut self, seconds: f64, finished: f64, more_in_hand: f64, running: f64) {
+    fn add(&mut self, seconds: f64, arrived: f64, finished: f64, running: f64) {
         let kept = (-seconds / SERVICE).exp();
         self.run = self.run * kept + running * seconds;
         self.finished = self.finished * kept + finished;
         self.at_a_time *= (-seconds / AT_A_TIME_KNOWN_FOR).exp();
-        let interval = Interval { seconds: seconds as f32, arrived: (finished + more_in_hand) as f32 };
+        let interval = Interval { seconds: seconds as f32, arrived: arrived as f32 };
         self.intervals.push_back(interval);
         let mut known: f32 = self.intervals.iter().map(|interval| interval.seconds).sum();
         while let Some(first) = self.intervals.front()
@@ -223,12 +224,6 @@ impl Meter {
             means += mean;
         }
         if means > 0.0 { (squares / means).clamp(1.0, MOST_DISPERSED) } else { 1.0 }
-    }
-}
-
-impl Totals {
-    fn in_hand(self) -> f64 {
-        self.waiting + self.running
     }
 }
 

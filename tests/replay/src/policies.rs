@@ -113,6 +113,7 @@ impl Decide for Policy {
         let now = at(i64::from(seen.now));
         let ready = seen.replicas.iter().filter(|replica| replica.ready <= i64::from(seen.now)).count();
         let totals = Totals {
+            arrived: f64::from(seen.finished) + f64::from(seen.waiting) + f64::from(seen.running),
             finished: seen.finished.into(),
             waiting: seen.waiting.into(),
             running: seen.running.into(),

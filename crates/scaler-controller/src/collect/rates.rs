@@ -56,6 +56,8 @@ pub(crate) type Shared = Arc<AsyncMutex<SharedReading>>;
 pub(crate) struct SharedReading {
     pub(crate) scrapes: Scrapes,
     pub(crate) meter: PodMeter,
+    /// Whether a pod has counted its requests in the last scrape; true before it.
+    pub(crate) is_counted: bool,
     /// When the pods were last scraped, and what came of it.
     pub(crate) last: Option<(Timestamp, Answer)>,
 }
@@ -84,7 +86,12 @@ impl Rates {
         }
         let new = || {
             let scrapes = Scrapes::within(WINDOW, self.kept.share(&asked.namespace));
-            Arc::new(AsyncMutex::new(SharedReading { scrapes, meter: PodMeter::default(), last: None }))
+            Arc::new(AsyncMutex::new(SharedReading {
+                scrapes,
+                meter: PodMeter::default(),
+                is_counted: true,
+                last: None,
+            }))
         };
         match all.shared.get(&asked) {
             Some(shared) => Arc::clone(shared),

@@ -1,11 +1,11 @@
 //! One scrape of the pods of a target, and what follows from it and those before.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use scaling::flow::PodCounts;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{PODS_AT_ONCE, PODS_DEADLINE, WINDOW, rates::SharedReading};
 use crate::{
@@ -33,6 +33,7 @@ pub(super) async fn scrape_pods(
 ) -> Answer {
     let pods = pods_of(ctx, valid);
     let ready: Vec<Arc<PodView>> = pods.into_iter().filter(|pod| pod.is_ready).collect();
+    let began = Instant::now();
     let batch = Batch::new(&ctx.bodies, valid.scaler.metadata.namespace.as_deref().unwrap_or_default());
     let mut scrapes = stream::iter(ready.clone())
         .map(|pod| scrape_pod(&batch, pod, port, path, wanted))
@@ -52,7 +53,14 @@ pub(super) async fn scrape_pods(
             (pod, Err(Fault::Slow { server, limit: PODS_DEADLINE }))
         }));
     }
-    judged(scraped, &ready, wanted, reading, now)
+    judged(scraped, &ready, wanted, reading, Scraping { began: now, took: began.elapsed() })
+}
+
+/// When a scrape of all pods began, and how long it took.
+#[derive(Clone, Copy)]
+struct Scraping {
+    began: Timestamp,
+    took: Duration,
 }
 
 /// The answer of all Ready pods.
@@ -61,14 +69,16 @@ fn judged(
     ready: &[Arc<PodView>],
     wanted: &Wanted,
     reading: &mut SharedReading,
-    now: Timestamp,
+    Scraping { began: now, took }: Scraping,
 ) -> Answer {
-    let SharedReading { scrapes: kept, meter, last: _ } = reading;
-    let is_there = |uid: &str| ready.iter().any(|pod| pod.uid() == uid);
-    kept.retain(is_there);
+    let SharedReading { scrapes: kept, meter, is_counted, last: _ } = reading;
+    let uids: BTreeSet<&str> = ready.iter().map(|pod| pod.uid()).collect();
+    kept.retain(|uid| uids.contains(uid));
     let counts: Vec<PodCounts> =
         scraped.iter().filter_map(|(pod, read)| counts(pod, read.as_ref().ok()?)).collect();
-    meter.observe(&counts, is_there, now);
+    *is_counted = !counts.is_empty() || ready.is_empty();
+    // Its end: what the pods have finished meanwhile is counted.
+    meter.observe(&counts, &uids, now.checked_add(took).unwrap_or(now));
     let read = scraped.into_iter().map(|(pod, reading)| {
         let name = pod.full_name();
         let read = reading.and_then(|reading| kept.record(pod.uid(), &name, wanted.name(), reading, now));
@@ -133,6 +143,10 @@ mod tests {
         Timestamp::from_second(1_767_268_800 + seconds).unwrap()
     }
 
+    fn begun(seconds: i64) -> Scraping {
+        Scraping { began: at(seconds), took: Duration::ZERO }
+    }
+
     fn pod(name: &str) -> Arc<PodView> {
         let text = format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: demo, uid: {name}}}, status: {{phase: Running, \
@@ -160,7 +174,7 @@ mod tests {
             let requests = Requests { waiting: 1.0, running: 4.0, finished };
             let scraped =
                 ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Requests(requests)))).collect();
-            last = Some(judged(scraped, &ready, &wanted, &mut reading, at(seconds.into())));
+            last = Some(judged(scraped, &ready, &wanted, &mut reading, begun(seconds.into())));
         }
         let answer = last.unwrap();
         let Reading::Pods(values) = &answer.reading else { panic!("{answer:?}") };
@@ -169,7 +183,10 @@ mod tests {
         assert_eq!((flow.rate, flow.waiting), (Milli::units(6), Milli::units(2)));
         assert_eq!(flow.at_a_time, Milli::units(4), "while others wait");
         let level = ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Level(5.0)))).collect();
-        let answer = judged(level, &ready, &wanted, &mut reading, at(125));
-        assert_eq!(answer.flow, None, "the engine has not said for a minute what it has finished");
+        let answer = judged(level, &ready, &wanted, &mut reading, begun(65));
+        assert!(answer.flow.is_some() && !reading.is_counted, "the last complete look is 5 s old");
+        let level = ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Level(5.0)))).collect();
+        let answer = judged(level, &ready, &wanted, &mut reading, begun(85));
+        assert_eq!(answer.flow, None, "for 25 s the engines have not counted");
     }
 }

@@ -12,26 +12,26 @@ use crate::validate::word;
 /// Name, value and target: `queue_depth is 12 per replica, targetValue 5`; and what arrives, if that counts.
 pub(super) fn summary(metric: &MetricInputs, replicas: i32, ready: u32) -> String {
     let value = value(metric, replicas);
-    match &metric.flow {
-        Some(flow) => format!("{value}; {}", arrivals(*flow, metric.target, ready)),
-        None => value,
+    match (&metric.flow, metric.measurement) {
+        (Some(flow), Measurement::Total(_) | Measurement::Pods(_)) => {
+            format!("{value}; {}", arrivals(*flow, metric.target, ready))
+        }
+        (Some(_) | None, _) => value,
     }
 }
 
-/// `12.1 requests/s arrive and take 5.0 s: 60 in hand, 5 per replica and more for chance: 14 replicas, 17 with the 40 that
-/// wait`. The words are always the same: a status is not written for numbers alone.
+/// The words are always the same: a status is not written for numbers alone.
 fn arrivals(inputs: FlowInputs, target: TargetValue, ready: u32) -> String {
     let FlowInputs { flow, .. } = inputs;
     let (rate, takes) = (units(flow.rate), units(flow.takes));
     let needs = inputs.needs(target, ready);
     format!(
-        "{rate:.1} requests/s arrive and take {takes:.1} s: {:.0} in hand, {} per replica and more for chance: {} replicas, {} \
-         with the {} that wait",
+        "{rate:.1} requests/s arrive and take {takes:.1} s, so {:.0} are in hand; with a margin for chance they need {} \
+         replicas at {} each, and {} with what waits or will wait",
         rate * takes,
-        exact(target.milli()),
         needs.arrivals.ceil(),
+        exact(target.milli()),
         needs.replicas().ceil(),
-        decimal(flow.waiting)
     )
 }
 
@@ -137,8 +137,8 @@ mod tests {
         };
         assert_eq!(
             summary(&metric, 4, 4),
-            "queue_depth is 25 per replica, targetValue 5; 12.1 requests/s arrive and take 5.0 s: 60 in hand, 5 per replica \
-             and more for chance: 14 replicas, 17 with the 40 that wait"
+            "queue_depth is 25 per replica, targetValue 5; 12.1 requests/s arrive and take 5.0 s, so 60 are in hand; with a \
+             margin for chance they need 14 replicas at 5 each, and 17 with what waits or will wait"
         );
         let without = MetricInputs { flow: None, ..metric };
         assert_eq!(summary(&without, 4, 4), "queue_depth is 25 per replica, targetValue 5");

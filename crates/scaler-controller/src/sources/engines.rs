@@ -285,17 +285,19 @@ fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Re
     }
 }
 
-/// With the number of finished requests, where the engine has it. TGI has it from the first finished request on.
+/// With the number of finished requests. SGLang and TGI serve it from the first one on.
 fn queue(read: &Exposition<'_>, profile: &Profile, pod: &str) -> Result<Scraped, Fault> {
     let (Some(histogram), [waiting, running]) = (profile.latency, profile.requests) else {
         return Ok(Scraped::Level(requests(read, profile, pod)?));
     };
     let (waiting, running) = (across_ranks(read, waiting, pod)?, across_ranks(read, running, pod)?);
-    let finished = across_ranks(read, &format!("{histogram}_count"), pod);
-    Ok(match finished {
-        Ok(finished) => Scraped::Requests(Requests { waiting, running, finished }),
-        Err(_) => Scraped::Level(waiting + running),
-    })
+    let finished = match across_ranks(read, &format!("{histogram}_count"), pod) {
+        Ok(finished) => finished,
+        Err(Fault::NoSuchMetric { .. }) => 0.0,
+        // The queue can be used without it.
+        Err(_) => return Ok(Scraped::Level(waiting + running)),
+    };
+    Ok(Scraped::Requests(Requests { waiting, running, finished }))
 }
 
 /// Waiting and running. All gauges must be there: one alone may be 0 under load.

@@ -1,13 +1,16 @@
 //! The requests of a target, added up over its pods: pods come and go, begin anew, and do not always answer.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
 use super::{Flow, Meter, Totals};
 use crate::time::elapsed;
 
-/// What one pod says of its requests.
+/// Requests of one pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodCounts {
     pub uid: String,
@@ -17,71 +20,80 @@ pub struct PodCounts {
     pub running: f64,
 }
 
-/// A [`Meter`] of pods, at most 2000.
+/// A [`Meter`] of pods, at most 2000. A look counts only if all Ready pods have answered it: the requests of some are not
+/// those of the target, and what a silent pod has done meanwhile is no burst of the moment in which it answers again.
 #[derive(Clone, Debug, Default)]
 pub struct PodMeter {
     /// By uid.
     pods: BTreeMap<Box<str>, Known>,
     /// Since the first look.
+    arrived: f64,
     finished: f64,
     meter: Meter,
-    is_silent: bool,
+    /// When all Ready pods answered last.
+    complete: Option<Timestamp>,
+    now: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
     finished: f64,
-    waiting: f64,
-    running: f64,
+    in_hand: f64,
     at: Timestamp,
 }
 
 /// More than a target has during a rollout.
 const MOST_PODS: usize = 2_000;
-/// What a pod has said last stands for it so long.
-const SILENT: Duration = Duration::from_mins(1);
+/// A pod that is not Ready for a moment goes on from its count; later it is a new one.
+const KNOWN_FOR: Duration = Duration::from_mins(1);
+/// Without a complete look for so long, nothing is known of the present.
+const FRESH: Duration = Duration::from_secs(20);
 
 impl PodMeter {
-    /// `answered`: pods that were read now. `is_there`: whether a pod of this uid is still Ready. What a pod that is gone had
-    /// in hand counts as finished; if it was lost, clients send it again.
-    pub fn observe(&mut self, answered: &[PodCounts], is_there: impl Fn(&str) -> bool, now: Timestamp) {
-        let Self { pods, finished, .. } = self;
-        pods.retain(|uid, pod| {
-            let stays = is_there(uid);
-            if !stays {
-                *finished += pod.waiting + pod.running;
-            }
-            stays
-        });
-        for pod in answered.iter().filter(|pod| pod.is_sound()) {
-            let has_room = pods.len() < MOST_PODS;
-            let known = Known { finished: pod.finished, waiting: pod.waiting, running: pod.running, at: now };
-            match pods.get_mut(pod.uid.as_str()) {
-                Some(before) => {
-                    let grown = pod.finished - before.finished;
-                    *finished += if grown < 0.0 { pod.finished } else { grown };
-                    *before = known;
+    /// `answered`: pods that were read now. `ready`: uids of all Ready pods.
+    pub fn observe(&mut self, answered: &[PodCounts], ready: &BTreeSet<&str>, now: Timestamp) {
+        self.now = Some(now);
+        let sound: Vec<&PodCounts> = answered.iter().filter(|pod| pod.is_sound()).collect();
+        let is_complete =
+            sound.len() == ready.len() && sound.iter().all(|pod| ready.contains(pod.uid.as_str()));
+        if ready.is_empty() || !is_complete || ready.len() > MOST_PODS {
+            return;
+        }
+        for pod in &sound {
+            let in_hand = pod.waiting + pod.running;
+            let before = self.pods.get(pod.uid.as_str()).filter(|known| elapsed(known.at, now) <= KNOWN_FOR);
+            let (finished, more_in_hand) = match before {
+                Some(before) if pod.finished < before.finished => (pod.finished, in_hand - before.in_hand),
+                Some(before) => (pod.finished - before.finished, in_hand - before.in_hand),
+                // Before its first look a pod has finished few requests.
+                None => (0.0, in_hand),
+            };
+            self.finished += finished;
+            self.arrived += (finished + more_in_hand).max(0.0);
+            let known = Known { finished: pod.finished, in_hand, at: now };
+            match self.pods.get_mut(pod.uid.as_str()) {
+                Some(before) => *before = known,
+                None => {
+                    self.pods.insert(pod.uid.as_str().into(), known);
                 }
-                None if has_room => {
-                    pods.insert(pod.uid.as_str().into(), known);
-                }
-                None => {}
             }
         }
-        self.is_silent = pods.values().any(|pod| elapsed(pod.at, now) > SILENT);
+        self.pods.retain(|_, pod| elapsed(pod.at, now) <= KNOWN_FOR);
+        self.complete = Some(now);
         let totals = Totals {
-            finished: *finished,
-            waiting: pods.values().map(|pod| pod.waiting).sum(),
-            running: pods.values().map(|pod| pod.running).sum(),
-            replicas: u32::try_from(pods.len()).unwrap_or(u32::MAX),
+            arrived: self.arrived,
+            finished: self.finished,
+            waiting: sound.iter().map(|pod| pod.waiting).sum(),
+            running: sound.iter().map(|pod| pod.running).sum(),
+            replicas: u32::try_from(sound.len()).unwrap_or(u32::MAX),
         };
         self.meter.observe(totals, now);
     }
 
-    /// `None` while too little is known, if a pod has been silent for a minute, and without pods.
+    /// `None` while too little is known, and while a Ready pod has not answered for 20 s.
     pub fn flow(&self) -> Option<Flow> {
-        let is_known = !self.pods.is_empty() && !self.is_silent;
-        is_known.then(|| self.meter.flow()).flatten()
+        let is_fresh = elapsed(self.complete?, self.now?) <= FRESH;
+        is_fresh.then(|| self.meter.flow()).flatten()
     }
 }
 

@@ -8,8 +8,13 @@ fn at(seconds: i64) -> Timestamp {
 fn steady(rate: f64, takes: f64) -> Meter {
     let mut meter = Meter::default();
     for seconds in (0..=300).step_by(5) {
-        let totals =
-            Totals { finished: rate * f64::from(seconds), waiting: 0.0, running: rate * takes, replicas: 4 };
+        let totals = Totals {
+            arrived: rate * f64::from(seconds),
+            finished: rate * f64::from(seconds),
+            waiting: 0.0,
+            running: rate * takes,
+            replicas: 4,
+        };
         meter.observe(totals, at(seconds.into()));
     }
     meter
@@ -42,7 +47,8 @@ fn arrivals_are_known_while_nothing_is_finished() {
     let before = meter.flow().unwrap();
     for step in 1..=4 {
         let waiting = f64::from(step) * 5.0 * 12.0;
-        let totals = Totals { finished: 600.0, waiting, running: 10.0, replicas: 2 };
+        let totals =
+            Totals { arrived: 600.0 + waiting, finished: 600.0, waiting, running: 10.0, replicas: 2 };
         meter.observe(totals, at(300 + i64::from(step) * 5));
     }
     let flow = meter.flow().unwrap();
@@ -78,7 +84,10 @@ fn requests_that_run_for_longer_than_is_remembered_have_no_time() {
     for seconds in (0..3_600).step_by(5) {
         // 20 at a time, ten minutes each.
         let finished = f64::from((seconds / 600) * 20);
-        meter.observe(Totals { finished, waiting: 0.0, running: 20.0, replicas: 4 }, at(seconds.into()));
+        meter.observe(
+            Totals { arrived: finished, finished, waiting: 0.0, running: 20.0, replicas: 4 },
+            at(seconds.into()),
+        );
         if let Some(flow) = meter.flow() {
             let in_hand = flow.rate.count() * flow.takes.count() / 1_000_000;
             assert!(in_hand <= 60, "{seconds}: {flow:?}");
@@ -102,7 +111,10 @@ fn bursts_raise_the_dispersion_within_its_bounds() {
     let mut finished = 0.0;
     for step in 0..60 {
         finished += if step % 6 == 0 { 900.0 } else { 3.0 };
-        meter.observe(Totals { finished, waiting: 0.0, running: 10.0, replicas: 1 }, at(step * 15));
+        meter.observe(
+            Totals { arrived: finished, finished, waiting: 0.0, running: 10.0, replicas: 1 },
+            at(step * 15),
+        );
     }
     assert_eq!(meter.flow().unwrap().dispersion, Milli::units(100));
     assert!(meter.bins.len() <= BINS && meter.intervals.len() <= MOST_INTERVALS);
@@ -115,7 +127,7 @@ fn the_memory_is_bounded_whatever_the_pace() {
         for step in 0..2_000 {
             let finished = f64::from(step);
             meter.observe(
-                Totals { finished, waiting: 0.0, running: 1.0, replicas: 1 },
+                Totals { arrived: finished, finished, waiting: 0.0, running: 1.0, replicas: 1 },
                 at(i64::from(step) * pace),
             );
         }
@@ -124,77 +136,102 @@ fn the_memory_is_bounded_whatever_the_pace() {
     }
 }
 
-/// Two pods that finish 6 requests per second each, seen every 5 s for a minute.
+/// Two pods that finish 6 requests per second each, seen every 5 s for five minutes; the next step is `NEXT`.
 fn two_pods() -> PodMeter {
     let mut meter = PodMeter::default();
-    for step in 0..=12 {
-        meter.observe(&[pod("a", step, 0.0), pod("b", step, 0.0)], |_| true, at(step * 5));
+    for step in 0..NEXT {
+        look(&mut meter, &[pod("a", step), pod("b", step)], step);
     }
     meter
 }
 
-fn pod(uid: &str, step: i64, waiting: f64) -> PodCounts {
-    PodCounts { uid: uid.to_owned(), finished: (step * 30) as f64, waiting, running: 15.0 }
+const NEXT: i64 = 61;
+
+fn pod(uid: &str, step: i64) -> PodCounts {
+    PodCounts { uid: uid.to_owned(), finished: (step * 30) as f64, waiting: 0.0, running: 15.0 }
 }
 
-fn rate(meter: &PodMeter) -> i64 {
-    meter.flow().unwrap().recent_rate.count()
+/// All Ready pods are those that answer, and these.
+fn look_without(meter: &mut PodMeter, answered: &[PodCounts], silent: &[&str], step: i64) {
+    let ready = answered.iter().map(|pod| pod.uid.as_str()).chain(silent.iter().copied()).collect();
+    meter.observe(answered, &ready, at(step * 5));
 }
 
-#[test]
-fn a_counter_that_begins_anew_counts_from_zero() {
-    let mut meter = two_pods();
-    assert_eq!(rate(&meter), 12_000);
-    let restarted = PodCounts { finished: 30.0, ..pod("b", 0, 0.0) };
-    meter.observe(&[pod("a", 13, 0.0), restarted], |_| true, at(65));
-    assert_eq!(rate(&meter), 12_000);
+fn look(meter: &mut PodMeter, answered: &[PodCounts], step: i64) {
+    look_without(meter, answered, &[], step);
 }
 
-#[test]
-fn a_pod_that_goes_takes_no_arrivals_back() {
-    let mut meter = two_pods();
-    for step in 13..=16 {
-        meter.observe(
-            &[PodCounts { finished: (step * 60) as f64, ..pod("a", step, 0.0) }],
-            |uid| uid == "a",
-            at(step * 5),
-        );
+fn is_calm(meter: &PodMeter) {
+    let flow = meter.flow().unwrap();
+    for value in [flow.rate, flow.recent_rate] {
+        assert!((10_800..=13_200).contains(&value.count()), "{flow:?}");
     }
-    let rate = meter.flow().unwrap().rate.count();
-    assert!((11_000..=24_000).contains(&rate), "{rate}");
-    assert_eq!(meter.flow().unwrap().waiting, Milli::ZERO);
+    assert!(flow.dispersion.count() <= 1_100, "{flow:?}");
 }
 
 #[test]
-fn a_new_pod_brings_what_it_has_in_hand() {
+fn pods_add_up_and_a_counter_that_begins_anew_counts_from_zero() {
+    let mut meter = two_pods();
+    is_calm(&meter);
+    look(&mut meter, &[pod("a", NEXT), PodCounts { finished: 30.0, ..pod("b", 0) }], NEXT);
+    is_calm(&meter);
+}
+
+#[test]
+fn a_pod_that_goes_takes_no_arrivals_back_and_one_that_returns_brings_none_twice() {
+    let mut meter = two_pods();
+    let doubled = |step| PodCounts { finished: (NEXT * 30 + (step - NEXT) * 60) as f64, ..pod("a", step) };
+    for step in NEXT..NEXT + 6 {
+        look(&mut meter, &[doubled(step)], step);
+    }
+    is_calm(&meter);
+    let after = doubled(NEXT + 6).finished;
+    for step in NEXT + 6..NEXT + 12 {
+        let a = PodCounts { finished: after + ((step - NEXT - 6) * 30) as f64, ..pod("a", step) };
+        let b = PodCounts { finished: ((step - 6) * 30) as f64, ..pod("b", step) };
+        look(&mut meter, &[a, b], step);
+    }
+    is_calm(&meter);
+}
+
+#[test]
+fn a_new_pod_brings_what_it_has_in_hand_and_not_what_it_has_counted() {
     let mut meter = two_pods();
     let new = PodCounts { finished: 1e6, waiting: 0.0, running: 15.0, uid: "c".to_owned() };
-    meter.observe(&[pod("a", 13, 0.0), pod("b", 13, 0.0), new], |_| true, at(65));
-    let recent = rate(&meter);
-    assert!((12_000..=13_000).contains(&recent), "its count is not of this interval: {recent}");
+    look(&mut meter, &[pod("a", NEXT), pod("b", NEXT), new], NEXT);
+    assert_eq!(meter.flow().unwrap().recent_rate.count(), 12_000 + 15_000 / 20);
 }
 
 #[test]
-fn a_silent_pod_counts_as_before_for_a_minute_and_hides_the_flow_afterwards() {
-    let mut meter = two_pods();
-    for step in 13..=24 {
-        meter.observe(&[pod("a", step, 0.0)], |_| true, at(step * 5));
-        assert!(meter.flow().is_some(), "{step}");
+fn a_silent_pod_hides_the_flow_and_makes_no_burst_when_it_answers_again() {
+    for steps in [3, 6, 12, 120] {
+        let mut meter = two_pods();
+        for step in NEXT..NEXT + steps {
+            look_without(&mut meter, &[pod("a", step)], &["b"], step);
+        }
+        assert_eq!(meter.flow().is_some(), steps <= 4, "{steps}");
+        for step in NEXT + steps..NEXT + steps + 4 {
+            look(&mut meter, &[pod("a", step), pod("b", step)], step);
+        }
+        is_calm(&meter);
     }
-    meter.observe(&[pod("a", 25, 0.0)], |_| true, at(125));
-    assert_eq!(meter.flow(), None);
-    meter.observe(&[pod("a", 26, 0.0), pod("b", 26, 0.0)], |_| true, at(130));
-    assert!(meter.flow().is_some(), "it answers again");
 }
 
 #[test]
-fn what_is_no_count_is_no_answer_and_without_pods_nothing_is_known() {
-    let mut meter = two_pods();
-    let wrong = [f64::NAN, f64::INFINITY, -1.0].map(|finished| PodCounts { finished, ..pod("a", 0, 0.0) });
-    for (step, wrong) in (13..).zip(wrong) {
-        meter.observe(&[wrong, pod("b", step, 0.0)], |_| true, at(step * 5));
-        assert!(meter.flow().is_some_and(|flow| flow.rate < Milli::units(13)));
+fn without_the_counts_of_every_ready_pod_nothing_is_known() {
+    let mut meter = PodMeter::default();
+    for step in 0..NEXT {
+        look_without(&mut meter, &[pod("a", step)], &["counts-nothing"], step);
     }
-    meter.observe(&[], |_| false, at(80));
     assert_eq!(meter.flow(), None);
+    let mut meter = two_pods();
+    for (step, finished) in (NEXT..).zip([f64::NAN, f64::INFINITY, -1.0, f64::NAN, f64::NAN]) {
+        look(&mut meter, &[PodCounts { finished, ..pod("a", step) }, pod("b", step)], step);
+    }
+    assert_eq!(meter.flow(), None, "it is no count");
+    let mut meter = two_pods();
+    for step in NEXT..NEXT + 5 {
+        look(&mut meter, &[], step);
+    }
+    assert_eq!(meter.flow(), None, "no pod is Ready");
 }

@@ -64,12 +64,18 @@ fn of_name(text: &str, name: &str, meaning: Meaning) -> Result<Scraped, Fault> {
     read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a")
 }
 
+fn counted(waiting: f64, running: f64, finished: f64) -> Result<Scraped, Fault> {
+    Ok(Scraped::Requests(Requests { waiting, running, finished }))
+}
+
 #[test]
 fn the_queue_is_what_waits_and_what_runs() {
     let counted = |waiting, running, finished| Ok(Scraped::Requests(Requests { waiting, running, finished }));
     assert_eq!(of(VLLM, Load::QueueDepth), counted(5.0, 4.0, 2.0));
     assert_eq!(of(TRITON, Load::QueueDepth), Ok(Scraped::Level(7.0)));
-    assert_eq!(of(TGI, Load::QueueDepth), Ok(Scraped::Level(10.0)), "it has finished none yet");
+    assert_eq!(of(TGI, Load::QueueDepth), counted(2.0, 8.0, 0.0), "it has finished none yet");
+    let broken = format!("{TGI}tgi_request_duration_count NaN\n");
+    assert_eq!(of(&broken, Load::QueueDepth), Ok(Scraped::Level(10.0)), "the queue can be used without it");
     let finished = format!("{TGI}tgi_request_duration_count 7\n");
     assert_eq!(of(&finished, Load::QueueDepth), counted(2.0, 8.0, 7.0));
 }
@@ -87,9 +93,9 @@ fn arrivals_are_looked_for_where_an_engine_may_count_them() {
 
 #[test]
 fn ranks_of_one_replica_count_once_and_replicas_add_up() {
-    assert_eq!(of(SGLANG, Load::QueueDepth), Ok(Scraped::Level(7.0)));
+    assert_eq!(of(SGLANG, Load::QueueDepth), counted(3.0, 4.0, 0.0));
     let replicas = SGLANG.replace("tp_rank=\"1\"", "dp_rank=\"1\",tp_rank=\"1\"");
-    assert_eq!(of(&replicas, Load::QueueDepth), Ok(Scraped::Level(11.0)));
+    assert_eq!(of(&replicas, Load::QueueDepth), counted(3.0, 8.0, 0.0));
 }
 
 #[test]
@@ -98,7 +104,7 @@ fn a_gauge_with_too_many_sets_of_labels_is_refused() {
         let waiting = |model| format!("vllm:num_requests_waiting{{model_name=\"{model}\"}} 1\n");
         format!("vllm:num_requests_running 0\n{}", (0..models).map(waiting).collect::<String>())
     };
-    assert_eq!(of(&with(MOST_OF_GAUGE), Load::QueueDepth), Ok(Scraped::Level(MOST_OF_GAUGE as f64)));
+    assert_eq!(of(&with(MOST_OF_GAUGE), Load::QueueDepth), counted(MOST_OF_GAUGE as f64, 0.0, 0.0));
     let metric = "vllm:num_requests_waiting".to_owned();
     let refused = Fault::TooManyLabelSets { pod: "demo/a".into(), metric, limit: MOST_OF_GAUGE };
     assert_eq!(of(&with(MOST_OF_GAUGE + 1), Load::QueueDepth), Err(refused));
