@@ -24,13 +24,15 @@ mod pods;
 /// The requests of a target at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// Since any beginning. They never fall.
+    /// Since any beginning. Arrivals may fall a little: gauges lag behind counters.
     pub arrived: f64,
     pub finished: f64,
     pub waiting: f64,
     pub running: f64,
     /// Replicas that were counted.
     pub replicas: u32,
+    /// Requests that a replica works on while others wait for it; `None` while none waits.
+    pub full: Option<f64>,
 }
 
 /// The requests of a target over the last minutes. Bounded: 64 intervals and 60 bins.
@@ -45,8 +47,16 @@ pub struct Meter {
     /// Seconds that requests have run, and requests that were finished. Both lose their weight over five minutes.
     run: f64,
     finished: f64,
-    /// Requests that a replica works on at a time; it is forgotten over half an hour.
+    /// The most requests that a replica has worked on, forgotten over half an hour: it can do at least that.
+    most_at_a_time: f64,
+    /// Those that a replica with a queue works on, and for how many seconds there was none.
+    full: Option<Full>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Full {
     at_a_time: f64,
+    seconds_ago: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,12 +75,15 @@ pub struct Flow {
     pub recent_rate: Milli,
     /// Seconds that a request runs.
     pub takes: Milli,
-    /// Requests that a replica works on at a time.
+    /// Requests that a replica can work on at a time: measured while some waited, else the most that were seen.
     pub at_a_time: Milli,
+    /// Whether some have waited within half an hour: a replica can do no more than `at_a_time`.
+    pub is_full: bool,
     /// How unevenly requests arrive: variance over mean of the arrivals of a quarter of a minute, beside those of the two
     /// minutes before and after it. 1: each by itself.
     pub dispersion: Milli,
     pub waiting: Milli,
+    pub running: Milli,
 }
 
 /// Replicas that serve, not rounded.
@@ -89,7 +102,7 @@ const SHORTEST: Duration = Duration::from_secs(4);
 const LONGEST: Duration = Duration::from_mins(1);
 // What a factor of two does to each of the numbers below was tried with `replay --quality`, on the arrivals of two real
 // services (Azure's traces of 2023) and on those of its own. Shares are those of an HPA with the same target: 0.59 of the
-// 99th percentile of the wait and 0.84 of the replica-minutes, on the real ones with target 5.
+// 99th percentile of the wait and 0.83 of the replica-minutes, on the real ones with target 5.
 
 /// With half of it waits are 0.54 and replica-minutes 0.94; with twice as much, 0.61 and 0.86.
 const LONG: f32 = 240.0;
@@ -99,6 +112,10 @@ const SHORT: f32 = 20.0;
 const SERVICE: f64 = 300.0;
 /// Half or twice as much moves no share by more than 0.03.
 const AT_A_TIME_KNOWN_FOR: f64 = 1_800.0;
+/// Longer prompts let an engine work on fewer requests at a time; within a minute or two that is known.
+const FULL_FOLLOWED: f64 = 60.0;
+/// A rate over less than this, or less than two requests take, is chance.
+const SHORTEST_COVERED: f64 = 60.0;
 /// One period of an HPA.
 const BIN: f32 = 15.0;
 /// A quarter of an hour.
@@ -118,6 +135,10 @@ const DEVIATIONS: f64 = 1.65;
 /// Seconds in which what waits is worked off: one period of an HPA. With half of it, 0.56 for 0.87; with twice as much, 0.64 for
 /// 0.83.
 const DRAINED_WITHIN: f64 = 15.0;
+/// Replicas that come after a long cold start and leave at once would cost more than they serve.
+const DRAINED_WITHIN_COLD_STARTS: f64 = 0.25;
+/// In seconds: a quarter of the long window.
+const LONG_REQUEST: f64 = 60.0;
 
 impl Meter {
     pub fn observe(&mut self, totals: Totals, now: Timestamp) {
@@ -138,16 +159,32 @@ impl Meter {
             return;
         }
         let finished = (totals.finished - before.finished).max(0.0);
-        let arrived = (totals.arrived - before.arrived).max(0.0);
+        let arrived = totals.arrived - before.arrived;
         self.add(pause.as_secs_f64(), arrived, finished, (before.running + totals.running) / 2.0);
-        if totals.waiting >= 1.0 && totals.replicas > 0 {
-            self.at_a_time = self.at_a_time.max(totals.running / f64::from(totals.replicas));
-        }
+        self.learn_at_a_time(&totals, pause.as_secs_f64());
         self.last = Some((totals, now));
     }
 
     fn begun_anew(&self, totals: Totals, now: Timestamp) -> Self {
-        Self { at_a_time: self.at_a_time, last: Some((totals, now)), ..Self::default() }
+        let Self { most_at_a_time, full, .. } = *self;
+        Self { most_at_a_time, full, last: Some((totals, now)), ..Self::default() }
+    }
+
+    fn learn_at_a_time(&mut self, totals: &Totals, seconds: f64) {
+        let busy = totals.running / f64::from(totals.replicas.max(1));
+        self.most_at_a_time = (self.most_at_a_time * (-seconds / AT_A_TIME_KNOWN_FOR).exp()).max(busy);
+        self.full = match (self.full, totals.full) {
+            (Some(Full { at_a_time, .. }), Some(now)) => {
+                let kept = (-seconds / FULL_FOLLOWED).exp();
+                Some(Full { at_a_time: at_a_time * kept + now * (1.0 - kept), seconds_ago: 0.0 })
+            }
+            (None, Some(now)) => Some(Full { at_a_time: now, seconds_ago: 0.0 }),
+            (Some(Full { at_a_time, seconds_ago }), None) if seconds_ago + seconds < AT_A_TIME_KNOWN_FOR => {
+                // Without a queue it does more than it was thought to.
+                Some(Full { at_a_time: at_a_time.max(busy), seconds_ago: seconds_ago + seconds })
+            }
+            (Some(_) | None, None) => None,
+        };
     }
 
     /// `running`: the mean of both ends of the interval.
@@ -155,7 +192,6 @@ impl Meter {
         let kept = (-seconds / SERVICE).exp();
         self.run = self.run * kept + running * seconds;
         self.finished = self.finished * kept + finished;
-        self.at_a_time *= (-seconds / AT_A_TIME_KNOWN_FOR).exp();
         let interval = Interval { seconds: seconds as f32, arrived: arrived as f32 };
         self.intervals.push_back(interval);
         let mut known: f32 = self.intervals.iter().map(|interval| interval.seconds).sum();
@@ -184,15 +220,23 @@ impl Meter {
         if self.finished < LEAST_FINISHED.max(totals.running / 3.0) {
             return None;
         }
+        let takes = self.run / self.finished;
+        let covered: f64 = self.intervals.iter().map(|interval| f64::from(interval.seconds)).sum();
+        // What waits cannot wait for a better rate.
+        if covered < (2.0 * takes).clamp(SHORTEST_COVERED, f64::from(LONG)) && totals.waiting < 1.0 {
+            return None;
+        }
         let rate = self.rate(LONG)?;
         let milli = |value: f64| Milli::parse(value).ok();
         Some(Flow {
             rate: milli(rate)?,
             recent_rate: milli(self.rate(SHORT)?.max(rate))?,
-            takes: milli(self.run / self.finished)?,
-            at_a_time: milli(self.at_a_time)?,
+            takes: milli(takes)?,
+            at_a_time: milli(self.full.map_or(self.most_at_a_time, |full| full.at_a_time))?,
+            is_full: self.full.is_some(),
             dispersion: milli(self.dispersion())?,
             waiting: milli(totals.waiting)?,
+            running: milli(totals.running)?,
         })
     }
 
@@ -238,21 +282,26 @@ impl Flow {
     /// ordered one does.
     pub(crate) fn needs(self, target: TargetValue, ready: u32, cold_start: f64) -> Needs {
         let target = units(target.milli());
-        let at_a_time = units(self.at_a_time).max(target);
+        let known = units(self.at_a_time);
+        let at_a_time = if self.is_full && known > 0.0 { known } else { known.max(target) };
         let (rate, takes, waiting) = (units(self.rate), units(self.takes), units(self.waiting));
-        let recent_rate = units(self.recent_rate).max(rate);
+        let rise = (units(self.recent_rate) - rate).max(0.0);
         let in_hand = rate * takes;
         let dispersion = units(self.dispersion).max(1.0);
         let arrivals = (in_hand + in_hand.sqrt()) / target;
         let bursts = in_hand / at_a_time + DEVIATIONS * (dispersion * in_hand).sqrt() / target;
-        // Requests that the replicas finish per second when all of them are busy.
+        // When arrivals end, long requests run on after their rate is forgotten.
+        let begun = if takes >= LONG_REQUEST { units(self.running) / at_a_time } else { 0.0 };
+        // Requests that so many replicas finish per second when all of them are busy.
         let served = if takes > 0.0 { at_a_time * f64::from(ready) / takes } else { 0.0 };
-        // Half of a rise is expected to last for a cold start.
-        let will_wait = waiting + ((rate + recent_rate) / 2.0 - served) * cold_start;
-        let is_not_drained = waiting.min(waiting + (recent_rate - served) * DRAINED_WITHIN);
+        let will_wait = waiting + (rate + rise - served) * cold_start;
+        let drained_within = DRAINED_WITHIN.max(cold_start * DRAINED_WITHIN_COLD_STARTS);
+        let is_not_drained = waiting.min(waiting + (rate + rise - served) * drained_within);
         let waits = will_wait.max(is_not_drained).max(0.0);
-        let backlog = recent_rate * takes + waits * takes / DRAINED_WITHIN;
-        Needs { arrivals: arrivals.max(bursts), backlog: backlog / at_a_time }
+        // More replicas than requests that wait work off nothing sooner.
+        let backlog =
+            in_hand + rise * takes.min(f64::from(SHORT)) + waits * (takes / drained_within).min(1.0);
+        Needs { arrivals: arrivals.max(bursts).max(begun), backlog: backlog / at_a_time }
     }
 }
 

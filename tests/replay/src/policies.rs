@@ -118,6 +118,7 @@ impl Decide for Policy {
             waiting: seen.waiting.into(),
             running: seen.running.into(),
             replicas: u32::try_from(ready).unwrap_or(u32::MAX),
+            full: (seen.waiting > 0 && ready > 0).then(|| f64::from(seen.running) / ready as f64),
         };
         meter.observe(totals, now);
         let target = Target { flows: vec![meter.flow()], ..target(seen) };

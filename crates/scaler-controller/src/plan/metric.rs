@@ -125,6 +125,8 @@ mod tests {
             at_a_time: milli(8_000),
             dispersion: milli(1_000),
             waiting: milli(40_000),
+            running: milli(61_000),
+            is_full: true,
         };
         let metric = MetricInputs {
             name: MetricName::default(),

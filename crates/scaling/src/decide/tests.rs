@@ -434,7 +434,7 @@ fn a_process_that_resumes_an_old_history_waits_as_if_it_had_been_written_just_no
 }
 
 /// Requests that take 5 s each; a replica works on 8 of them at a time.
-fn flow(rate: i64, waiting: i64) -> Option<Flow> {
+fn flow(rate: i64, waiting: i64, in_hand: i64) -> Option<Flow> {
     Some(Flow {
         rate: Milli::units(rate),
         recent_rate: Milli::units(rate),
@@ -442,6 +442,8 @@ fn flow(rate: i64, waiting: i64) -> Option<Flow> {
         at_a_time: Milli::units(8),
         dispersion: Milli::units(1),
         waiting: Milli::units(waiting),
+        running: Milli::units(in_hand - waiting),
+        is_full: true,
     })
 }
 
@@ -451,7 +453,7 @@ fn what_arrives_asks_for_replicas_before_a_queue_does() {
     let with = |flow| Target { flows: vec![flow], ..target(4, 0, 0) };
     let decided = |target: &Target| decide(&policy, target, &total(20.0, 0), &History::default(), at(0));
     assert_eq!(decided(&with(None)).record.raw, 4, "20 in hand, 5 per replica");
-    let by_arrivals = decided(&with(flow(12, 0)));
+    let by_arrivals = decided(&with(flow(12, 0, 20)));
     assert_eq!(
         by_arrivals.record.raw, 15,
         "60 will be in hand, and 4 replicas do not finish as many as arrive"
@@ -459,20 +461,22 @@ fn what_arrives_asks_for_replicas_before_a_queue_does() {
     assert_eq!(recompute(&by_arrivals.record), by_arrivals.record.to);
     let ignored =
         Policy { extras: Extras { arrivals: Arrivals::Ignored, ..Extras::all() }, ..policy.clone() };
-    let decision = decide(&ignored, &with(flow(12, 0)), &total(20.0, 0), &History::default(), at(0));
+    let decision = decide(&ignored, &with(flow(12, 0, 20)), &total(20.0, 0), &History::default(), at(0));
     assert_eq!((decision.record.raw, decision.record.inputs.metrics[0].flow), (4, None));
     let other =
         Policy { metrics: vec![Metric { kind: Kind::Custom, ..policy.metrics[0].clone() }], ..policy };
-    let decision = decide(&other, &with(flow(12, 0)), &total(20.0, 0), &History::default(), at(0));
+    let decision = decide(&other, &with(flow(12, 0, 20)), &total(20.0, 0), &History::default(), at(0));
     assert_eq!(decision.record.raw, 4, "no other metric counts requests");
 }
 
 #[test]
 fn no_replicas_are_removed_while_more_is_in_hand_than_their_target() {
     let policy = policy(Kind::QueueDepth, 5);
-    let calm = Target { flows: vec![flow(1, 0)], ..target(4, 0, 0) };
-    let raw = |value| decide(&policy, &calm, &total(value, 0), &History::default(), at(0)).record.raw;
-    assert_eq!((raw(21.0), raw(20.0)), (4, 2));
+    let raw = |in_hand| {
+        let calm = Target { flows: vec![flow(1, 0, in_hand)], ..target(4, 0, 0) };
+        decide(&policy, &calm, &total(0.0, 0), &History::default(), at(0)).record.raw
+    };
+    assert_eq!((raw(21), raw(20)), (4, 2));
 }
 
 #[test]
@@ -483,7 +487,7 @@ fn replicas_for_a_queue_are_kept_for_half_a_window_and_those_for_arrivals_for_a_
     let mut at_each = Vec::new();
     for seconds in (0..=600).step_by(15) {
         let (rate, waiting) = if seconds < 60 { (4, 200) } else { (1, 0) };
-        let target = Target { flows: vec![flow(rate, waiting)], ..target(replicas, 0, 0) };
+        let target = Target { flows: vec![flow(rate, waiting, waiting)], ..target(replicas, 0, 0) };
         let decision = decide(&policy, &target, &total(0.0, seconds), &history, at(seconds));
         replicas = u32::try_from(decision.record.to).unwrap();
         at_each.push((seconds, replicas));

@@ -44,6 +44,8 @@ struct Known {
 
 /// More than a target has during a rollout.
 const MOST_PODS: usize = 2_000;
+/// No engine has so many.
+const MOST_IN_HAND: f64 = 1e6;
 /// A pod that is not Ready for a moment goes on from its count; later it is a new one.
 const KNOWN_FOR: Duration = Duration::from_mins(1);
 /// Without a complete look for so long, nothing is known of the present.
@@ -63,13 +65,14 @@ impl PodMeter {
             let in_hand = pod.waiting + pod.running;
             let before = self.pods.get(pod.uid.as_str()).filter(|known| elapsed(known.at, now) <= KNOWN_FOR);
             let (finished, more_in_hand) = match before {
-                Some(before) if pod.finished < before.finished => (pod.finished, in_hand - before.in_hand),
+                // It has begun anew, or serves a part of its series alone.
+                Some(before) if pod.finished < before.finished => (0.0, in_hand - before.in_hand),
                 Some(before) => (pod.finished - before.finished, in_hand - before.in_hand),
                 // Before its first look a pod has finished few requests.
                 None => (0.0, in_hand),
             };
             self.finished += finished;
-            self.arrived += (finished + more_in_hand).max(0.0);
+            self.arrived += finished + more_in_hand;
             let known = Known { finished: pod.finished, in_hand, at: now };
             match self.pods.get_mut(pod.uid.as_str()) {
                 Some(before) => *before = known,
@@ -86,6 +89,7 @@ impl PodMeter {
             waiting: sound.iter().map(|pod| pod.waiting).sum(),
             running: sound.iter().map(|pod| pod.running).sum(),
             replicas: u32::try_from(sound.len()).unwrap_or(u32::MAX),
+            full: mean(sound.iter().filter(|pod| pod.waiting >= 1.0).map(|pod| pod.running)),
         };
         self.meter.observe(totals, now);
     }
@@ -99,6 +103,14 @@ impl PodMeter {
 
 impl PodCounts {
     fn is_sound(&self) -> bool {
-        [self.finished, self.waiting, self.running].iter().all(|count| count.is_finite() && *count >= 0.0)
+        let is_count = |count: f64, most: f64| (0.0..=most).contains(&count);
+        is_count(self.finished, f64::MAX)
+            && is_count(self.waiting, MOST_IN_HAND)
+            && is_count(self.running, MOST_IN_HAND)
     }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
 }

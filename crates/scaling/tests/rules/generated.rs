@@ -97,15 +97,19 @@ pub(crate) fn flow() -> impl Strategy<Value = Option<Flow>> {
         let count = prop_oneof![6 => 0_i64..200_000, 1 => Just(0), 1 => Just(i64::MAX)];
         count.prop_map(Milli::from)
     };
-    let flow = [milli(), milli(), milli(), milli(), milli(), milli()];
-    prop::option::of(flow.prop_map(|[rate, recent_rate, takes, at_a_time, dispersion, waiting]| Flow {
-        rate,
-        recent_rate,
-        takes,
-        at_a_time,
-        dispersion,
-        waiting,
-    }))
+    let flow = ([milli(), milli(), milli(), milli(), milli(), milli(), milli()], any::<bool>());
+    prop::option::of(flow.prop_map(
+        |([rate, recent_rate, takes, at_a_time, dispersion, waiting, running], is_full)| Flow {
+            rate,
+            recent_rate,
+            takes,
+            at_a_time,
+            dispersion,
+            waiting,
+            running,
+            is_full,
+        },
+    ))
 }
 
 /// Pods that were created, and last changed, up to half an hour before `now`.

@@ -44,6 +44,8 @@ enum Need {
     Fewer(i64),
 }
 
+/// With hundreds of replicas, chance moves what is needed by some of them with each look.
+const NEAR: f64 = 0.03;
 /// Of 100 %.
 const MILLION: i128 = 1_000_000;
 /// What HPA's default rate allows per 15 s, here per cold start. With 4, a pool that needs 12 workers goes up to 64 of
@@ -94,15 +96,15 @@ pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> 
     let counts =
         inputs.extras.arrivals == Arrivals::Counted && inputs.extras.arithmetic == Arithmetic::ByKind;
     let flow = metric.flow.filter(|_| counts && metric.kind == Kind::QueueDepth)?;
-    let value = match metric.measurement {
-        Measurement::Total(value) => value,
-        Measurement::Pods(values) => values.sum,
+    match metric.measurement {
+        Measurement::Total(_) | Measurement::Pods(_) => {}
         Measurement::PartialTotal(_)
         | Measurement::Invalid(_)
         | Measurement::Fallback { .. }
         | Measurement::NotLoadSensitive => return None,
-    };
-    let value = i128::from(value.count());
+    }
+    // Of all Ready pods, also of those that are new.
+    let value = i128::from(flow.flow.waiting.plus(flow.flow.running).count());
     let present = present(replicas, metric, inputs);
     let at_target = i128::from(metric.target.milli().count()).saturating_mul(i128::from(present.expected));
     let is_idle = value <= i128::from(metric.activation.count());
@@ -110,8 +112,12 @@ pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> 
     let need = |needed: f64| difference(needed.ceil() as i64, present);
     let replicas = |need: Need| activated(asked(need, present, inputs), is_idle, metric.kind, inputs);
     let needs = flow.needs(metric.target, inputs.supply.ready);
+    let is_near = |wanted: i64| wanted.abs_diff(present.expected) as f64 <= present.expected as f64 * NEAR;
     let now = match need(needs.replicas()) {
         Need::Fewer(_) if exceeds(value, at_target, MILLION) => Need::Same,
+        Need::More(wanted) | Need::Fewer(wanted) if is_near(wanted) && flow.flow.waiting == Milli::ZERO => {
+            Need::Enough
+        }
         need => need,
     };
     Some(Proposal { replicas: replicas(now), lasting: replicas(need(needs.arrivals)) })
