@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use scaling::flow::PodCounts;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::{PODS_AT_ONCE, PODS_DEADLINE, WINDOW, rates::SharedReading};
 use crate::{
@@ -33,7 +33,6 @@ pub(super) async fn scrape_pods(
 ) -> Answer {
     let pods = pods_of(ctx, valid);
     let ready: Vec<Arc<PodView>> = pods.into_iter().filter(|pod| pod.is_ready).collect();
-    let began = Instant::now();
     let batch = Batch::new(&ctx.bodies, valid.scaler.metadata.namespace.as_deref().unwrap_or_default());
     let mut scrapes = stream::iter(ready.clone())
         .map(|pod| scrape_pod(&batch, pod, port, path, wanted))
@@ -53,14 +52,14 @@ pub(super) async fn scrape_pods(
             (pod, Err(Fault::Slow { server, limit: PODS_DEADLINE }))
         }));
     }
-    judged(scraped, &ready, wanted, reading, Scraping { began: now, took: began.elapsed() })
+    judged(scraped, &ready, wanted, reading, Scraping { began: now, ended: ctx.clock.now() })
 }
 
-/// When a scrape of all pods began, and how long it took.
+/// When a scrape of all pods began, and when it ended.
 #[derive(Clone, Copy)]
 struct Scraping {
     began: Timestamp,
-    took: Duration,
+    ended: Timestamp,
 }
 
 /// The answer of all Ready pods.
@@ -69,7 +68,7 @@ fn judged(
     ready: &[Arc<PodView>],
     wanted: &Wanted,
     reading: &mut SharedReading,
-    Scraping { began: now, took }: Scraping,
+    Scraping { began: now, ended }: Scraping,
 ) -> Answer {
     let SharedReading { scrapes: kept, meter, is_counted, last: _ } = reading;
     let uids: BTreeSet<&str> = ready.iter().map(|pod| pod.uid()).collect();
@@ -78,7 +77,7 @@ fn judged(
         scraped.iter().filter_map(|(pod, read)| counts(pod, read.as_ref().ok()?)).collect();
     *is_counted = !counts.is_empty() || ready.is_empty();
     // Its end: what the pods have finished meanwhile is counted.
-    meter.observe(&counts, &uids, now.checked_add(took).unwrap_or(now));
+    meter.observe(&counts, &uids, ended);
     let read = scraped.into_iter().map(|(pod, reading)| {
         let name = pod.full_name();
         let read = reading.and_then(|reading| kept.record(pod.uid(), &name, wanted.name(), reading, now));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     fn begun(seconds: i64) -> Scraping {
-        Scraping { began: at(seconds), took: Duration::ZERO }
+        Scraping { began: at(seconds), ended: at(seconds) }
     }
 
     fn pod(name: &str) -> Arc<PodView> {
