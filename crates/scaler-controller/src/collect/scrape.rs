@@ -32,7 +32,9 @@ pub(super) async fn scrape_pods(
     now: Timestamp,
 ) -> Answer {
     let pods = pods_of(ctx, valid);
-    let ready: Vec<Arc<PodView>> = pods.into_iter().filter(|pod| pod.is_ready).collect();
+    // Pods that end count nowhere, and may not answer although they are Ready still.
+    let serves = |pod: &Arc<PodView>| pod.is_ready && pod.metadata.deletion_timestamp.is_none();
+    let ready: Vec<Arc<PodView>> = pods.into_iter().filter(serves).collect();
     let batch = Batch::new(&ctx.bodies, valid.scaler.metadata.namespace.as_deref().unwrap_or_default());
     let mut scrapes = stream::iter(ready.clone())
         .map(|pod| scrape_pod(&batch, pod, port, path, wanted))

@@ -127,6 +127,7 @@ mod tests {
             waiting: milli(40_000),
             running: milli(61_000),
             is_full: true,
+            is_rough: false,
         };
         let metric = MetricInputs {
             name: MetricName::default(),

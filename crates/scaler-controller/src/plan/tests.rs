@@ -33,6 +33,7 @@ use crate::{
     validate::{Allowed, validate},
 };
 
+mod arrivals;
 mod owners;
 mod permission;
 mod pods;

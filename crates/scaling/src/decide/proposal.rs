@@ -19,10 +19,22 @@ pub(crate) struct Proposal {
 
 /// `None` if the metric has no usable value.
 pub(crate) fn proposal(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> Option<Proposal> {
-    by_kind::of_flow(metric, replicas, inputs).or_else(|| {
+    let by_value = || {
         let proposed = of_value(metric, replicas, inputs)?;
         Some(Proposal { replicas: proposed, lasting: proposed })
-    })
+    };
+    let Some(by_flow) = by_kind::of_flow(metric, replicas, inputs) else { return by_value() };
+    // What is known of a moment, or was known before a pod fell silent, removes nothing that the value asks for.
+    let is_unsure = match (metric.flow, metric.measurement) {
+        (_, Measurement::Pods(values)) if values.missing > 0 => true,
+        (Some(flow), _) => flow.flow.is_rough,
+        (None, _) => false,
+    };
+    let by_value = by_value().filter(|_| is_unsure);
+    Some(by_value.map_or(by_flow, |by_value| Proposal {
+        replicas: by_flow.replicas.max(by_value.replicas),
+        lasting: by_flow.lasting.max(by_value.lasting),
+    }))
 }
 
 fn of_value(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> Option<i32> {

@@ -444,6 +444,7 @@ fn flow(rate: i64, waiting: i64, in_hand: i64) -> Option<Flow> {
         waiting: Milli::units(waiting),
         running: Milli::units(in_hand - waiting),
         is_full: true,
+        is_rough: false,
     })
 }
 
@@ -498,4 +499,23 @@ fn replicas_for_a_queue_are_kept_for_half_a_window_and_those_for_arrivals_for_a_
     assert!(burst > arrivals && arrivals > of(600), "{at_each:?}");
     assert_eq!((of(150), of(330)), (burst, arrivals), "{at_each:?}");
     assert!(of(210) < burst && of(360) < arrivals, "{at_each:?}");
+}
+
+#[test]
+fn what_is_unsure_removes_nothing_that_the_value_asks_for() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let raw = |flow: Flow, reading: Reading| {
+        let target = Target { flows: vec![Some(flow)], ..target(4, 0, 0) };
+        decide(&policy, &target, &[reading], &History::default(), at(0)).record.raw
+    };
+    let of_pods = |count: usize| {
+        let sample = |pod: usize| PodSample { uid: pod.to_string(), value: Milli::units(5), at: at(0) };
+        Reading::Pods((0..count).map(sample).collect())
+    };
+    let calm = flow(1, 0, 5).unwrap();
+    assert_eq!(raw(calm, of_pods(4)), 2);
+    assert_eq!(raw(Flow { is_rough: true, ..calm }, of_pods(4)), 4, "the rate is of a moment");
+    assert_eq!(raw(calm, of_pods(3)), 4, "one pod is silent");
+    let burst = flow(12, 0, 20).unwrap();
+    assert_eq!(raw(Flow { is_rough: true, ..burst }, of_pods(4)), raw(burst, of_pods(4)), "it may add");
 }

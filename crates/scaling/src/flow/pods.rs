@@ -38,7 +38,11 @@ pub struct PodMeter {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     finished: f64,
+    /// The count before it fell. If it is reached again, some series were away and have not begun anew.
+    highest: f64,
     in_hand: f64,
+    /// Mean of what waits, over a minute.
+    queue: f64,
     at: Timestamp,
 }
 
@@ -46,8 +50,14 @@ struct Known {
 const MOST_PODS: usize = 2_000;
 /// No engine has so many.
 const MOST_IN_HAND: f64 = 1e6;
-/// A pod that is not Ready for a moment goes on from its count; later it is a new one.
-const KNOWN_FOR: Duration = Duration::from_mins(1);
+/// A pod that is not Ready for a moment goes on from its count. What it has done later is not known.
+const GOES_ON_FOR: Duration = Duration::from_mins(1);
+/// Later it is a new pod, and what it has in hand has arrived.
+const KNOWN_FOR: Duration = Duration::from_mins(15);
+/// In seconds. A request that waits for a moment shows no full pod: engines have other reasons, such as a long prompt.
+const QUEUE_OVER: f64 = 60.0;
+/// Of what a full pod works on, so much waits.
+const FULL_QUEUE: f64 = 0.1;
 /// Without a complete look for so long, nothing is known of the present.
 const FRESH: Duration = Duration::from_secs(20);
 
@@ -55,25 +65,23 @@ impl PodMeter {
     /// `answered`: pods that were read now. `ready`: uids of all Ready pods.
     pub fn observe(&mut self, answered: &[PodCounts], ready: &BTreeSet<&str>, now: Timestamp) {
         self.now = Some(now);
+        // The clock was set back.
+        self.complete = self.complete.filter(|complete| *complete <= now);
         let sound: Vec<&PodCounts> = answered.iter().filter(|pod| pod.is_sound()).collect();
         let is_complete =
             sound.len() == ready.len() && sound.iter().all(|pod| ready.contains(pod.uid.as_str()));
         if ready.is_empty() || !is_complete || ready.len() > MOST_PODS {
             return;
         }
+        let mut full: Option<f64> = None;
         for pod in &sound {
-            let in_hand = pod.waiting + pod.running;
-            let before = self.pods.get(pod.uid.as_str()).filter(|known| elapsed(known.at, now) <= KNOWN_FOR);
-            let (finished, more_in_hand) = match before {
-                // It has begun anew, or serves a part of its series alone.
-                Some(before) if pod.finished < before.finished => (0.0, in_hand - before.in_hand),
-                Some(before) => (pod.finished - before.finished, in_hand - before.in_hand),
-                // Before its first look a pod has finished few requests.
-                None => (0.0, in_hand),
-            };
+            let before = self.pods.get(pod.uid.as_str()).copied();
+            let (known, finished, more_in_hand) = pod.since(before, now);
             self.finished += finished;
             self.arrived += finished + more_in_hand;
-            let known = Known { finished: pod.finished, in_hand, at: now };
+            if pod.running > 0.0 && pod.waiting >= 1.0 && known.queue >= (FULL_QUEUE * pod.running).max(1.0) {
+                full = Some(full.map_or(pod.running, |most| most.max(pod.running)));
+            }
             match self.pods.get_mut(pod.uid.as_str()) {
                 Some(before) => *before = known,
                 None => {
@@ -82,6 +90,10 @@ impl PodMeter {
             }
         }
         self.pods.retain(|_, pod| elapsed(pod.at, now) <= KNOWN_FOR);
+        while self.pods.len() > MOST_PODS {
+            let oldest = self.pods.iter().min_by_key(|(_, pod)| pod.at).map(|(uid, _)| uid.clone());
+            oldest.and_then(|uid| self.pods.remove(&uid));
+        }
         self.complete = Some(now);
         let totals = Totals {
             arrived: self.arrived,
@@ -89,7 +101,7 @@ impl PodMeter {
             waiting: sound.iter().map(|pod| pod.waiting).sum(),
             running: sound.iter().map(|pod| pod.running).sum(),
             replicas: u32::try_from(sound.len()).unwrap_or(u32::MAX),
-            full: mean(sound.iter().filter(|pod| pod.waiting >= 1.0).map(|pod| pod.running)),
+            full,
         };
         self.meter.observe(totals, now);
     }
@@ -102,15 +114,36 @@ impl PodMeter {
 }
 
 impl PodCounts {
+    /// What is known now, what was finished since, and how much more is in hand.
+    fn since(&self, before: Option<Known>, now: Timestamp) -> (Known, f64, f64) {
+        let in_hand = self.waiting + self.running;
+        let known = Known {
+            finished: self.finished,
+            highest: self.finished,
+            in_hand,
+            queue: before.map_or(0.0, |before| before.queue),
+            at: now,
+        };
+        let Some(before) = before else {
+            // Before its first look a pod has finished few requests.
+            return (known, 0.0, in_hand);
+        };
+        let pause = elapsed(before.at, now);
+        if pause > GOES_ON_FOR {
+            return (Known { queue: 0.0, ..known }, 0.0, 0.0);
+        }
+        let kept = (-pause.as_secs_f64() / QUEUE_OVER).exp();
+        let queue = before.queue * kept + self.waiting * (1.0 - kept);
+        let is_back = self.finished >= before.highest;
+        let finished = if is_back { self.finished - before.highest } else { self.finished - before.finished };
+        let highest = if is_back { self.finished } else { before.highest };
+        (Known { queue, highest, ..known }, finished.max(0.0), in_hand - before.in_hand)
+    }
+
     fn is_sound(&self) -> bool {
         let is_count = |count: f64, most: f64| (0.0..=most).contains(&count);
         is_count(self.finished, f64::MAX)
             && is_count(self.waiting, MOST_IN_HAND)
             && is_count(self.running, MOST_IN_HAND)
     }
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
-    (count > 0).then(|| sum / f64::from(count))
 }

@@ -76,6 +76,7 @@ fn what_waits_asks_for_replicas_beside_the_arrivals() {
         waiting: thousandths(100_000),
         running: thousandths(10_000),
         is_full: true,
+        is_rough: false,
     };
     let calm = Flow { recent_rate: flow.rate, waiting: Milli::ZERO, ..flow };
     let (needs, calmly) = (flow.needs(five(), 2, 60.0), calm.needs(five(), 2, 60.0));
@@ -113,8 +114,9 @@ fn what_a_replica_can_do_is_learnt_without_a_queue_and_follows_one_in_both_direc
     let (at_a_time, _) = seen(&mut meter, 128.0, Some(32.0), 60);
     assert!((32..36).contains(&at_a_time), "longer prompts: {at_a_time}");
     assert_eq!(seen(&mut meter, 160.0, None, 2), (40, true), "it does more than was thought");
-    let (_, is_full) = seen(&mut meter, 160.0, None, 400);
-    assert!(!is_full, "half an hour later");
+    assert_eq!(seen(&mut meter, 40.0, None, 350), (40, true), "not yet half an hour later");
+    let (at_a_time, _) = seen(&mut meter, 40.0, None, 360);
+    assert!((60..80).contains(&at_a_time), "one hour later: {at_a_time}");
 }
 
 #[test]
@@ -129,6 +131,7 @@ fn long_requests_ask_for_no_more_replicas_than_they_can_use() {
         waiting: thousandths(5_000),
         running: thousandths(60_000),
         is_full: true,
+        is_rough: false,
     };
     let needs = flow.needs(five(), 10, 60.0);
     assert!((13.0..20.0).contains(&needs.replicas()), "{needs:?}");
@@ -310,4 +313,73 @@ fn without_the_counts_of_every_ready_pod_nothing_is_known() {
         look(&mut meter, &[], step);
     }
     assert_eq!(meter.flow(), None, "no pod is Ready");
+}
+
+/// Whether pods are full, and of how many requests at a time, after a minute with these counts.
+fn fullness(counts: impl Fn(i64) -> Vec<PodCounts>) -> (i64, bool) {
+    let mut meter = two_pods();
+    for step in NEXT..NEXT + 12 {
+        look(&mut meter, &counts(step), step);
+    }
+    let flow = meter.flow().unwrap();
+    (flow.at_a_time.count() / 1_000, flow.is_full)
+}
+
+#[test]
+fn a_standing_queue_shows_what_a_pod_can_do_and_a_moment_of_waiting_does_not() {
+    let waits = |step: i64, waiting: f64| PodCounts { waiting, ..pod("a", step) };
+    let now_and_then =
+        fullness(|step| vec![waits(step, if step % 6 == 0 { 1.0 } else { 0.0 }), pod("b", step)]);
+    assert_eq!(now_and_then, (15, false), "the most that was seen");
+    let full = fullness(|step| vec![PodCounts { running: 8.0, ..waits(step, 30.0) }, pod("b", step)]);
+    assert_eq!(full, (11, true), "not below the mean of both");
+    let hung = fullness(|step| {
+        let hung = PodCounts { finished: (NEXT * 30) as f64, running: 0.0, waiting: 30.0, ..pod("a", 0) };
+        vec![hung, pod("b", step)]
+    });
+    assert_eq!(hung, (14, false), "a pod that works on nothing shows nothing");
+}
+
+#[test]
+fn a_pod_that_returns_after_minutes_brings_no_arrivals() {
+    let mut meter = two_pods();
+    for step in NEXT..NEXT + 30 {
+        look(
+            &mut meter,
+            &[PodCounts { finished: (step * 60) as f64 - (NEXT * 30) as f64, ..pod("a", step) }],
+            step,
+        );
+    }
+    let returned = NEXT + 30;
+    let a = PodCounts { finished: (returned * 60) as f64 - (NEXT * 30) as f64, ..pod("a", returned) };
+    let b = PodCounts { running: 15.0, waiting: 100.0, finished: 1e6, ..pod("b", returned) };
+    look(&mut meter, &[a, b], returned);
+    let recent = meter.flow().unwrap().recent_rate.count();
+    assert!((11_000..=13_000).contains(&recent), "{recent}");
+}
+
+#[test]
+fn series_that_are_away_for_a_look_are_no_burst_when_they_are_back() {
+    let mut meter = two_pods();
+    look(&mut meter, &[PodCounts { finished: 900.0, ..pod("a", NEXT) }, pod("b", NEXT)], NEXT);
+    for step in NEXT + 1..NEXT + 6 {
+        look(&mut meter, &[pod("a", step), pod("b", step)], step);
+    }
+    is_calm(&meter);
+    let mut meter = two_pods();
+    for step in NEXT..NEXT + 12 {
+        look(
+            &mut meter,
+            &[PodCounts { finished: ((step - NEXT) * 30) as f64, ..pod("a", step) }, pod("b", step)],
+            step,
+        );
+    }
+    is_calm(&meter);
+}
+
+#[test]
+fn a_clock_that_is_set_back_hides_the_flow() {
+    let mut meter = two_pods();
+    look_without(&mut meter, &[pod("a", NEXT)], &["b"], 1);
+    assert_eq!(meter.flow(), None);
 }

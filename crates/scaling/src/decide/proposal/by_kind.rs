@@ -120,7 +120,8 @@ pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> 
         }
         need => need,
     };
-    Some(Proposal { replicas: replicas(now), lasting: replicas(need(needs.arrivals)) })
+    let (now, lasting) = (replicas(now), replicas(need(needs.arrivals)));
+    Some(Proposal { replicas: now, lasting: lasting.min(now) })
 }
 
 fn present(replicas: i32, metric: &MetricInputs, inputs: &Inputs) -> Present {
