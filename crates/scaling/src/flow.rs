@@ -8,7 +8,7 @@
 //! - A replica can work on as many requests at a time as were seen while others waited.
 //!
 //! [`PodMeter`] adds up the counts of pods, [`Meter`] follows the sums. Their result is a [`Flow`]: a few numbers, from which
-//! [`Flow::needs`] computes replicas.
+//! replicas are computed.
 
 use std::{collections::VecDeque, time::Duration};
 
