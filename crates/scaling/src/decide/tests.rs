@@ -519,3 +519,33 @@ fn what_is_unsure_removes_nothing_that_the_value_asks_for() {
     let burst = flow(12, 0, 20).unwrap();
     assert_eq!(raw(Flow { is_rough: true, ..burst }, of_pods(4)), raw(burst, of_pods(4)), "it may add");
 }
+
+#[test]
+fn with_a_window_of_scale_ups_a_queue_that_lasts_for_it_adds_replicas() {
+    let mut policy = policy(Kind::QueueDepth, 5);
+    policy.behavior.up.window = Window::new(Duration::from_secs(60)).unwrap();
+    let mut history = History::default();
+    let mut replicas = 4;
+    for seconds in (0..=90).step_by(15) {
+        let target = Target { flows: vec![flow(2, 300, 320)], ..target(replicas, 0, 0) };
+        let decision = decide(&policy, &target, &total(320.0, seconds), &history, at(seconds));
+        replicas = u32::try_from(decision.record.to).unwrap();
+        history = decision.written(&policy);
+        assert_eq!(replicas > 4, seconds >= 60, "{seconds}: {replicas}");
+    }
+}
+
+#[test]
+fn of_hundreds_of_replicas_chance_moves_none_while_nothing_waits() {
+    let policy = Policy { bounds: Bounds::new(1, 1_000).unwrap(), ..policy(Kind::QueueDepth, 5) };
+    let decided = |rate: i64, waiting: i64| {
+        let target = Target { flows: vec![flow(rate, waiting, 400 + waiting)], ..target(100, 0, 0) };
+        decide(&policy, &target, &total(400.0, 0), &History::default(), at(0))
+    };
+    // 97 a second need 102 replicas, 90 need 95 and 105 need 110.
+    let near = decided(97, 0);
+    assert_eq!((near.record.raw, near.conclusion.lasting), (100, Some(100)));
+    assert_eq!(decided(90, 0).record.raw, 95);
+    assert_eq!(decided(105, 0).record.raw, 110);
+    assert!(decided(97, 10).record.raw > 100, "what waits cannot be chance");
+}

@@ -134,7 +134,10 @@ fn long_requests_ask_for_no_more_replicas_than_they_can_use() {
         is_rough: false,
     };
     let needs = flow.needs(five(), 10, 60.0);
-    assert!((13.0..20.0).contains(&needs.replicas()), "{needs:?}");
+    assert!((13.0..16.0).contains(&needs.replicas()), "{needs:?}");
+    let rising = Flow { recent_rate: thousandths(400), ..flow };
+    let more = rising.needs(five(), 10, 60.0).backlog - needs.backlog;
+    assert!(more < 4.0, "4 more requests within 20 s: {more}");
     let ended = Flow { rate: Milli::ZERO, recent_rate: Milli::ZERO, waiting: Milli::ZERO, ..flow };
     assert_eq!(ended.needs(five(), 10, 60.0).arrivals.ceil() as i64, 8, "60 run on, 8 at a time");
 }
@@ -170,6 +173,25 @@ fn requests_that_run_for_longer_than_is_remembered_have_no_time() {
             assert!(in_hand <= 60, "{seconds}: {flow:?}");
         }
     }
+}
+
+#[test]
+fn while_far_more_runs_than_has_ended_no_time_is_known() {
+    let mut meter = Meter::default();
+    for step in 0..40 {
+        // 30 run, and one ends each 20 s.
+        let finished = f64::from(step / 4);
+        let totals = Totals {
+            arrived: finished + 30.0,
+            finished,
+            waiting: 0.0,
+            running: 30.0,
+            replicas: 4,
+            full: None,
+        };
+        meter.observe(totals, at(i64::from(step) * 5));
+    }
+    assert_eq!(meter.flow(), None, "nine have ended");
 }
 
 #[test]
@@ -361,11 +383,15 @@ fn a_pod_that_returns_after_minutes_brings_no_arrivals() {
 #[test]
 fn series_that_are_away_for_a_look_are_no_burst_when_they_are_back() {
     let mut meter = two_pods();
-    look(&mut meter, &[PodCounts { finished: 900.0, ..pod("a", NEXT) }, pod("b", NEXT)], NEXT);
-    for step in NEXT + 1..NEXT + 6 {
+    for step in NEXT..NEXT + 3 {
+        let half = PodCounts { finished: (step * 15) as f64, ..pod("a", step) };
+        look(&mut meter, &[half, pod("b", step)], step);
+    }
+    for step in NEXT + 3..NEXT + 8 {
         look(&mut meter, &[pod("a", step), pod("b", step)], step);
     }
-    is_calm(&meter);
+    let recent = meter.flow().unwrap().recent_rate.count();
+    assert!((10_800..=13_200).contains(&recent), "{recent}");
     let mut meter = two_pods();
     for step in NEXT..NEXT + 12 {
         look(

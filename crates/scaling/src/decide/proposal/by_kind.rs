@@ -95,7 +95,7 @@ pub(super) fn of_pods(values: PodValues, metric: &MetricInputs, replicas: i32, i
 pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> Option<Proposal> {
     let counts =
         inputs.extras.arrivals == Arrivals::Counted && inputs.extras.arithmetic == Arithmetic::ByKind;
-    let flow = metric.flow.filter(|_| counts && metric.kind == Kind::QueueDepth)?;
+    let flow = metric.flow.filter(|_| counts)?;
     match metric.measurement {
         Measurement::Total(_) | Measurement::Pods(_) => {}
         Measurement::PartialTotal(_)
