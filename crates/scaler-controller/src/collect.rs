@@ -58,8 +58,8 @@ pub(crate) fn queue_period(sample_period: Duration) -> Duration {
     (sample_period / 3).min(LONGEST)
 }
 
-/// Reads every metric of one object but those of agents and the queues of engines, and the scale of a target that is not watched. Of an object that
-/// gives way to another autoscaler, or is paused, no metric is read.
+/// Reads every metric of one object but those of agents and the queues of engines, and the scale of a target that is not
+/// watched. Of an object that gives way to another autoscaler, or is paused, no metric is read.
 pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     let _forget = ForgetIfDeleted { ctx, scaler };
     let uid = scaler.metadata.uid.as_deref().unwrap_or_default();

@@ -5,7 +5,7 @@
 //!
 //! - What has arrived is what was finished, plus the change of what waits and runs.
 //! - The time of a request is the time that requests have run, divided by those that were finished (Little's law).
-//! - A replica can work on as many requests at a time as were seen while others waited.
+//! - A replica can work on as many requests at a time as one with a standing queue, or as the most that were seen.
 //!
 //! [`PodMeter`] adds up the counts of pods, [`Meter`] follows the sums. Their result is a [`Flow`]: a few numbers, from which
 //! replicas are computed.
@@ -231,7 +231,7 @@ impl Meter {
     /// `None` while too little is known.
     pub fn flow(&self) -> Option<Flow> {
         let (totals, _) = self.last?;
-        // While far more runs than has ended, most of the time of a request is yet to come, and would count as that of the others.
+        // While far more runs than has ended, the time that is yet to come would count as that of the others.
         if self.finished < LEAST_FINISHED.max(totals.running / 3.0) {
             return None;
         }

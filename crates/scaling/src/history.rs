@@ -2,7 +2,7 @@
 //! and the last values of each metric. Serializable and bounded, so that a status can keep it over a restart.
 //!
 //! Recommendations that can no longer be the smallest or the largest of any window are dropped, which changes no
-//! result. If more than 64 remain, those within one thirtieth of the longest window are merged: their smallest and
+//! result. If more than 64 remain, those within one thirtieth of the longest window are merged. Their smallest and
 //! their largest value stay until the last of them would have left the window. So a change comes up to one thirtieth of
 //! the window later than with all recommendations, never sooner. Scale events are merged alike, in thirtieths of the
 //! longest period: for up to that long a rate allows less than it would, never more.

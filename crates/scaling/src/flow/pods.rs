@@ -20,8 +20,8 @@ pub struct PodCounts {
     pub running: f64,
 }
 
-/// A [`Meter`] of pods, at most 2000. A look counts only if all Ready pods have answered it: the requests of some are not
-/// those of the target, and what a silent pod has done meanwhile is no burst of the moment in which it answers again.
+/// A [`Meter`] of pods, at most 2000. A look counts only if all Ready pods have answered it. The requests of some pods are not
+/// those of the target. What a silent pod has done is no burst of the moment in which it answers again.
 #[derive(Clone, Debug, Default)]
 pub struct PodMeter {
     /// By uid.
