@@ -51,7 +51,8 @@ use crate::{rules, schema};
         .field_path(".minReplicas"),
     validation = Rule::new("self.metricType != 'custom' || has(self.source)")
         .message("source is required with metricType custom").field_path(".source")
-        .reason(Reason::FieldValueRequired)
+        .reason(Reason::FieldValueRequired),
+    validation = rules::completions_are_of_a_queue()
 )]
 pub struct AIScalerSpec {
     /// Deployment of this namespace to scale. Exactly one of deploymentName and targetRef is required. A change leaves the
@@ -104,8 +105,8 @@ pub struct AIScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 
-    /// Rules of the decisions. Auto: queue_depth of engines that count their finished requests follows what arrives and how long
-    /// it takes; other metrics follow the value. Ratio: the rules of a HorizontalPodAutoscaler; pods that start are not counted.
+    /// Rules of the decisions. Auto: queue_depth follows what arrives and how long it takes, if engines or a completionsQuery count
+    /// finished requests; other metrics follow the value. Ratio: the rules of a HorizontalPodAutoscaler; pods that start are not counted.
     /// Default: Auto. Changing it restarts nothing.
     #[serde(default)]
     pub algorithm: Algorithm,
@@ -142,7 +143,8 @@ pub enum Mode {
 #[x_kube(
     validation = Rule::new("self.metricType != 'custom' || has(self.source)")
         .message("source is required with metricType custom").field_path(".source")
-        .reason(Reason::FieldValueRequired)
+        .reason(Reason::FieldValueRequired),
+    validation = rules::completions_are_of_a_queue()
 )]
 pub struct AdditionalMetric {
     /// Metric, as in spec.metricType. Required.
@@ -223,6 +225,13 @@ pub struct PrometheusSource {
     /// replaced by the target's. The controller restricts the query to this namespace.
     #[schemars(length(min = 1, max = 4096))]
     pub query: String,
+
+    /// PromQL query of the requests that all replicas finish per second, such as sum(rate(...[1m])). Only with metricType
+    /// queue_depth, whose query then counts requests that wait and requests that run. Replicas follow what arrives, as with
+    /// engines that count. Default: none; replicas follow the queue alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub completions_query: Option<String>,
 
     /// Secret with the bearer token (key `token`). It is sent to a URL of https alone, unless the controller has
     /// `--tokens-over-http`. Default: none.

@@ -165,3 +165,13 @@ fn either_separator(flag: &str) -> String {
 fn pattern(regex: &str, message: &str) -> Rule {
     Rule::new(format!("self.matches(r'{regex}')")).message(message)
 }
+
+/// Other metrics say nothing of how many requests are in hand.
+pub(crate) fn completions_are_of_a_queue() -> Rule {
+    Rule::new(
+        "self.metricType == 'queue_depth' || !has(self.source) || !has(self.source.prometheus) || \
+         !has(self.source.prometheus.completionsQuery)",
+    )
+    .message("completionsQuery needs metricType queue_depth")
+    .field_path(".source.prometheus.completionsQuery")
+}

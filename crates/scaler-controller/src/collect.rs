@@ -4,12 +4,13 @@
 use std::{sync::Arc, time::Duration};
 
 use api::aiscaler::{AIScaler, AIScalerSpec, MetricType, Source};
-use futures::future::join_all;
+use futures::future::{OptionFuture, join, join_all};
 use jiff::Timestamp;
 use runtime::{
     key::Key,
     polling::{Polled, Polling},
 };
+use scaling::flow::PodMeter;
 
 use crate::{
     Context, ForgetIfDeleted,
@@ -21,15 +22,18 @@ use crate::{
         agents::GpuReading,
         answer::{self, Answer},
         prometheus::{Connections, ServerUrl, Token},
+        promql::Query,
     },
     target::other_kinds::{self, ScaleRead},
     validate::{MetricSource, PrometheusQuery, ValidScaler, validate},
 };
+use arrivals::with_arrivals;
 use credentials::Made;
 use rates::{Asked, read_shared};
 use scrape::scrape_pods;
 
 pub(crate) mod agents;
+pub(crate) mod arrivals;
 pub(crate) mod credentials;
 pub(crate) mod rates;
 mod scrape;
@@ -51,20 +55,21 @@ pub(crate) fn polling(period: Duration) -> Polling {
     Polling { period, at_once: 64, deadline: Duration::from_secs(20), gap: Duration::from_secs(1) }
 }
 
-/// Between two readings of the queues of engines. An HPA looks each 15 s; a burst is seen in a third of that.
+/// Between two readings of a queue of which is known what arrives. An HPA looks each 15 s; a burst is seen in a third of that.
 pub(crate) fn queue_period(sample_period: Duration) -> Duration {
     /// Two looks within the time after which a rate begins anew.
     const LONGEST: Duration = Duration::from_secs(20);
     (sample_period / 3).min(LONGEST)
 }
 
-/// Reads every metric of one object but those of agents and the queues of engines, and the scale of a target that is not
-/// watched. Of an object that gives way to another autoscaler, or is paused, no metric is read.
+/// Reads every metric of one object but those of agents and the queues that `read_queues` reads, and the scale of a target that
+/// is not watched. Of an object that gives way to another autoscaler, or is paused, no metric is read.
 pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     let _forget = ForgetIfDeleted { ctx, scaler };
     let uid = scaler.metadata.uid.as_deref().unwrap_or_default();
     let Ok(valid) = validate(scaler, &ctx.configuration.allowed) else {
         ctx.rates.forget(uid);
+        ctx.arrivals.forget(uid);
         return Polled::Changed;
     };
     // Other sources than before, or fewer, would leave what was scraped for those of before.
@@ -81,6 +86,7 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
     if is_left_alone(&valid, &observe(ctx, scaler, now)) {
         ctx.samples.withhold(uid);
         ctx.rates.forget(uid);
+        ctx.arrivals.forget(uid);
         if is_read && is_found {
             read_scale(ctx, &valid, now).await;
         }
@@ -107,8 +113,8 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
     Polled::Changed
 }
 
-/// Reads the queues of engines that count what they have finished: more often than other metrics, because it is by them that
-/// a burst is seen.
+/// Reads the queues of which is known what they have finished: more often than other metrics, because it is by them that a
+/// burst is seen.
 pub(crate) async fn read_queues(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     if !may_follow_arrivals(&scaler.spec) {
         return Polled::Unchanged;
@@ -147,10 +153,14 @@ fn note(ctx: &Context, scaler: &AIScaler, question: &Question, index: usize, ans
 
 /// Most objects need no closer look, several times a minute.
 fn may_follow_arrivals(spec: &AIScalerSpec) -> bool {
-    let is_queue =
-        |kind: MetricType, source: &Option<Source>| kind == MetricType::QueueDepth && source.is_none();
-    is_queue(spec.metric_type, &spec.source)
-        || spec.additional_metrics.iter().any(|metric| is_queue(metric.metric_type, &metric.source))
+    let is_counted = |kind: MetricType, source: &Option<Source>| {
+        let server = source.as_ref().map(|source| source.prometheus.as_ref());
+        let counts =
+            server.is_none_or(|server| server.is_some_and(|server| server.completions_query.is_some()));
+        kind == MetricType::QueueDepth && counts
+    };
+    is_counted(spec.metric_type, &spec.source)
+        || spec.additional_metrics.iter().any(|metric| is_counted(metric.metric_type, &metric.source))
 }
 
 async fn read_scale(ctx: &Context, valid: &ValidScaler, now: Timestamp) {
@@ -201,8 +211,15 @@ async fn answer(
 ) -> Option<Answer> {
     match source {
         MetricSource::Prometheus(query) => {
-            let namespace = valid.scaler.metadata.namespace.as_deref().unwrap_or_default();
-            Some(answer::of_total(ask(ctx, namespace, query, now).await))
+            let asked = async |text| ask(ctx, valid, query, text, now).await;
+            let completions = query.completions.as_ref().filter(|_| valid.follows_arrivals(index));
+            let completions = OptionFuture::from(completions.map(asked));
+            let (total, completions) = join(asked(&query.query), completions).await;
+            let answer = answer::of_total(total);
+            Some(match completions {
+                Some(completions) => with_arrivals(ctx, valid, index, query, answer, completions, now),
+                None => answer,
+            })
         }
         MetricSource::Pods { port, path, wanted } => {
             let metadata = &valid.scaler.metadata;
@@ -219,19 +236,21 @@ async fn answer(
                 false => ctx.configuration.sample_period,
             };
             let (mut reading, answer) = read_shared(&shared, period, now).await;
-            if answer.is_some() {
-                return answer;
+            let window = valid.policy.behavior.down.window;
+            let with_flow = |answer, meter: &PodMeter| Some(Answer { flow: meter.flow(window), ..answer });
+            if let Some(answer) = answer {
+                return with_flow(answer, &reading.meter);
             }
             // Engines that count nothing are looked at as often as other pods.
             if let Some((at, answer)) = &reading.last
                 && !reading.is_counted
                 && now.duration_since(*at).unsigned_abs() + period < ctx.configuration.sample_period
             {
-                return Some(answer.clone());
+                return with_flow(answer.clone(), &reading.meter);
             }
             let answer = scrape_pods(ctx, valid, *port, path, wanted, &mut reading, now).await;
             reading.last = Some((now, answer.clone()));
-            Some(answer)
+            with_flow(answer, &reading.meter)
         }
         // See `read_agents`.
         MetricSource::Agents(_) => None,
@@ -241,11 +260,13 @@ async fn answer(
 /// Asks once, and once more if the server refuses what Secrets gave, and these have changed since they were read.
 async fn ask(
     ctx: &Context,
-    namespace: &str,
+    valid: &ValidScaler,
     query: &PrometheusQuery,
+    text: &Query,
     now: Timestamp,
 ) -> Result<Sample, Fault> {
     let prometheus = &ctx.configuration.prometheus;
+    let namespace = valid.scaler.metadata.namespace.as_deref().unwrap_or_default();
     let url = match (&query.url, &prometheus.default) {
         (Some(url), _) => prometheus.allowed.permit(url)?,
         (None, Some(url)) => url.clone(),
@@ -260,7 +281,7 @@ async fn ask(
     let secret = |name: &Option<String>| name.as_ref().map(|name| Key::new(namespace, name));
     let (token, authorities) = (secret(&query.secret), secret(&query.ca_secret));
     let first = rights(ctx, token.as_ref(), authorities.as_ref(), now).await?;
-    let asked = ask_once(ctx, &url, query, &first, now).await;
+    let asked = ask_once(ctx, &url, text, &first, now).await;
     match &asked {
         Err(Fault::Unauthorized { .. }) => ctx.credentials.refused(token.as_ref(), None),
         Err(Fault::Untrusted { .. }) => ctx.credentials.refused(None, authorities.as_ref()),
@@ -270,7 +291,7 @@ async fn ask(
     if second.versions() == first.versions() {
         return asked;
     }
-    ask_once(ctx, &url, query, &second, now).await
+    ask_once(ctx, &url, text, &second, now).await
 }
 
 /// What the Secrets of a query gave.
@@ -310,7 +331,7 @@ async fn rights(
 async fn ask_once(
     ctx: &Context,
     url: &ServerUrl,
-    query: &PrometheusQuery,
+    text: &Query,
     rights: &Rights,
     now: Timestamp,
 ) -> Result<Sample, Fault> {
@@ -326,5 +347,5 @@ async fn ask_once(
     };
     let limits = sources::prometheus::Limits::default();
     let asked = sources::prometheus::Moment { now, wall: ctx.clock.wall() };
-    sources::prometheus::poll_once(connections, &server, &query.query, limits, asked).await
+    sources::prometheus::poll_once(connections, &server, text, limits, asked).await
 }

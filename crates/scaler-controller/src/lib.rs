@@ -52,6 +52,7 @@
 //! - `collect/credentials.rs`: tokens and authorities from Secrets.
 //! - `collect/scrape.rs`: one scrape of the pods of a target, and what follows from it.
 //! - `collect/rates.rs`: shares scrapes between objects that read the same metric of the same target.
+//! - `collect/arrivals.rs`: what arrives at targets whose queues a server knows.
 //! - `collect/agents.rs`: where the metrics agents are, and which AIScalers a snapshot concerns.
 //!
 //! Files of `sources`:
@@ -99,6 +100,7 @@ use runtime::{
 use crate::{
     collect::{
         agents::{self, Agents},
+        arrivals::Arrivals,
         credentials::Credentials,
         rates::Rates,
     },
@@ -165,6 +167,7 @@ pub(crate) struct Context {
     pub(crate) validities: Validities,
     pub(crate) samples: Samples,
     pub(crate) rates: Rates,
+    pub(crate) arrivals: Arrivals,
     pub(crate) bodies: Bodies,
     pub(crate) credentials: Credentials,
     /// Of targets whose kinds are not watched.
@@ -220,6 +223,7 @@ impl Context {
             validities: Validities::default(),
             samples: Samples::default(),
             rates: Rates::default(),
+            arrivals: Arrivals::default(),
             bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),
             credentials: Credentials::new(process.secrets()),
             resources: Resources::default(),
@@ -248,6 +252,7 @@ impl Context {
         self.validities.forget(uid);
         self.samples.forget(uid);
         self.rates.forget(uid);
+        self.arrivals.forget(uid);
     }
 }
 

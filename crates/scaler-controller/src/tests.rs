@@ -18,6 +18,7 @@ use runtime::{
     clock::Clock,
     key::Key,
     metrics::Metrics,
+    polling::Polled,
     read::secrets::Secrets,
     watch::{Scope, Timings, Watches, cache::Cache},
     write::{apply::Writer, events::Recorder, scale::Scales},
@@ -61,7 +62,7 @@ mod agents;
 mod others;
 mod writes;
 
-/// A server of metrics that answers 12 to requests with this token.
+/// A server of metrics that answers 12 to requests with this token, and that a query of `broken` cannot be evaluated.
 struct Prometheus {
     address: SocketAddr,
     token: Arc<Mutex<String>>,
@@ -104,10 +105,15 @@ impl Prometheus {
                 *count.lock().unwrap() += 1;
                 let authorization = format!("authorization: Bearer {}\r\n", wanted.lock().unwrap());
                 let is_allowed = String::from_utf8_lossy(&read).contains(&authorization);
-                let status = if is_allowed { "200 OK" } else { "401 Unauthorized" };
+                let is_broken = String::from_utf8_lossy(&read).contains("broken");
                 let value = json!([Timestamp::now().as_second(), "12"]);
                 let body = json!({"status": "success", "data": {"resultType": "scalar", "result": value}});
-                let body = body.to_string();
+                let error = json!({"status": "error", "errorType": "execution", "error": "too many samples"});
+                let (status, body) = match (is_allowed, is_broken) {
+                    (true, false) => ("200 OK", body.to_string()),
+                    (true, true) => ("422 Unprocessable Entity", error.to_string()),
+                    (false, _) => ("401 Unauthorized", body.to_string()),
+                };
                 let head =
                     format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
                 stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
@@ -167,6 +173,7 @@ fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
         validities: crate::validate::validities::Validities::default(),
         samples: Default::default(),
         rates: Default::default(),
+        arrivals: Default::default(),
         bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),
         credentials: Credentials::new(Secrets::new(client.clone())),
         resources: Resources::default(),
@@ -638,4 +645,86 @@ async fn a_name_typed_wrong_and_an_owner_and_an_hpa_of_keda_are_observed() {
         message.starts_with("ScaledObject so, for which KEDA made HorizontalPodAutoscaler keda-hpa-so,"),
         "{message}"
     );
+}
+
+/// With what is finished.
+fn counted(server: SocketAddr, completions: &str) -> Value {
+    let mut source = query(server);
+    source["completionsQuery"] = json!(completions);
+    source
+}
+
+#[tokio::test]
+async fn a_server_that_knows_what_is_finished_says_what_arrives() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    secret(&api, "demo", "token", OLD);
+    put_deployment(&api, &ctx, 2, json!({}));
+    let mut spec = of_deployment(counted(server.address, "sum(rate(b[1m]))"));
+    let other = json!({"prometheus": query(server.address)});
+    spec["additionalMetrics"] = json!([{"metricType": "custom", "targetValue": 50, "source": other}]);
+    let scaler = stored_scaler(&api, &ctx, spec);
+    let answers = || ctx.samples.of(scaler.metadata.uid.as_deref().unwrap()).answers;
+    collect::read(&ctx, &scaler, now()).await;
+    let known: Vec<bool> = answers().iter().map(|answer| !answer.is_pending()).collect();
+    assert_eq!(
+        (known, server.requests()),
+        (vec![false, true], 1),
+        "a queue that is followed is read by itself"
+    );
+    for seconds in (0..=90).step_by(5) {
+        assert_eq!(collect::read_queues(&ctx, &scaler, later(seconds)).await, Polled::Changed);
+    }
+    assert_eq!(server.requests(), 1 + 2 * 19, "two queries for each look");
+    let flow = answers()[0].flow.unwrap();
+    assert_eq!([flow.rate, flow.waiting], [Milli::units(12), Milli::units(12)], "nobody serves");
+    // An edit that this reading does not know yet.
+    let mut newer = AIScaler::clone(&scaler);
+    let source = newer.spec.source.as_mut().and_then(|source| source.prometheus.as_mut()).unwrap();
+    source.query = "sum(c)".to_owned();
+    newer.metadata.resource_version = Some("999".into());
+    ctx.scalers.upsert(newer.clone());
+    let newer = Arc::new(newer);
+    let before = answers();
+    collect::read_queues(&ctx, &scaler, later(95)).await;
+    assert_eq!(before, answers(), "an answer to the old question");
+    collect::read_queues(&ctx, &newer, later(100)).await;
+    assert_eq!(sampled(&ctx, &newer).flow, None, "another queue begins anew");
+    assert_eq!(ctx.arrivals.len(), 1);
+    ctx.scalers.remove(&newer.metadata);
+    collect::read_queues(&ctx, &newer, later(105)).await;
+    assert_eq!(ctx.arrivals.len(), 0);
+}
+
+#[tokio::test]
+async fn a_query_of_what_is_finished_that_fails_leaves_the_queue() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    secret(&api, "demo", "token", OLD);
+    put_deployment(&api, &ctx, 2, json!({}));
+    let scaler = stored_scaler(&api, &ctx, of_deployment(counted(server.address, "sum(broken)")));
+    for seconds in (0..=90).step_by(5) {
+        collect::read_queues(&ctx, &scaler, later(seconds)).await;
+    }
+    assert!(is_twelve(&ctx, &scaler), "{:?}", sampled(&ctx, &scaler));
+    let Sampled { message, flow, .. } = sampled(&ctx, &scaler);
+    assert!(message.starts_with("completionsQuery: ") && message.contains("too many samples"), "{message}");
+    assert!(message.ends_with(", so replicas follow the queue alone"), "{message}");
+    assert_eq!((flow, ctx.arrivals.len()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_queue_waits_for_the_scale_of_a_target_that_is_not_watched() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    secret(&api, "demo", "token", OLD);
+    put_rollout(&api, &ctx, 2);
+    let mut spec = of_rollout();
+    spec["source"] = json!({"prometheus": counted(server.address, "sum(rate(b[1m]))")});
+    let scaler = stored_scaler(&api, &ctx, spec);
+    assert_eq!(collect::read_queues(&ctx, &scaler, now()).await, Polled::Unchanged);
+    assert_eq!(server.requests(), 0, "without its selector the target seems to have no pods");
+    collect::read(&ctx, &scaler, now()).await;
+    assert_eq!(collect::read_queues(&ctx, &scaler, now()).await, Polled::Changed);
+    assert_eq!(server.requests(), 2);
 }

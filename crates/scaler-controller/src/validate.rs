@@ -38,13 +38,28 @@ pub(crate) struct ValidScaler {
 }
 
 impl ValidScaler {
-    /// Whether the metric of this number is the queue of an engine whose arrivals count.
+    /// Whether the metric of this number is a queue of which is known what arrives.
     pub(crate) fn follows_arrivals(&self, index: usize) -> bool {
         let counts = match self.sources.get(index) {
             Some(MetricSource::Pods { wanted, .. }) => wanted.may_count_requests(),
-            Some(MetricSource::Prometheus(_) | MetricSource::Agents(_)) | None => false,
+            Some(MetricSource::Prometheus(query)) => query.completions.is_some(),
+            Some(MetricSource::Agents(_)) | None => false,
         };
-        counts && self.policy.extras.arrivals == Arrivals::Counted
+        counts && self.counts_arrivals()
+    }
+
+    fn counts_arrivals(&self) -> bool {
+        self.policy.extras.arrivals == Arrivals::Counted
+    }
+
+    /// Whether the metric of this number is a queue of which a server would know what arrives if it were asked.
+    pub(crate) fn lacks_completions(&self, index: usize) -> bool {
+        let is_queue = self.policy.metrics.get(index).is_some_and(|metric| metric.kind == Kind::QueueDepth);
+        let is_asked = match self.sources.get(index) {
+            Some(MetricSource::Prometheus(query)) => query.completions.is_some(),
+            Some(MetricSource::Pods { .. } | MetricSource::Agents(_)) | None => true,
+        };
+        is_queue && !is_asked && self.counts_arrivals()
     }
 }
 
@@ -85,6 +100,8 @@ pub(crate) struct PrometheusQuery {
     /// `None`: the configured server.
     pub(crate) url: Option<String>,
     pub(crate) query: Query,
+    /// Requests that are finished per second.
+    pub(crate) completions: Option<Query>,
     pub(crate) secret: Option<String>,
     pub(crate) ca_secret: Option<String>,
 }
@@ -194,14 +211,17 @@ fn metric_source(
 ) -> Result<MetricSource, Invalid> {
     let Some(source) = source else { return default_source(kind, field) };
     if let Some(prometheus) = &source.prometheus {
-        let query =
-            Query::parse(&prometheus.query, target, allowed.scope).map_err(|refusal| Invalid::Source {
-                field: format!("{field}.prometheus.query"),
+        let parse = |name: &str, text: &str| {
+            Query::parse(text, target, allowed.scope).map_err(|refusal| Invalid::Source {
+                field: format!("{field}.prometheus.{name}"),
                 fault: Fault::InvalidQuery(refusal),
-            })?;
+            })
+        };
+        let completions = prometheus.completions_query.as_deref();
         return Ok(MetricSource::Prometheus(PrometheusQuery {
             url: prometheus.url.clone(),
-            query,
+            query: parse("query", &prometheus.query)?,
+            completions: completions.map(|text| parse("completionsQuery", text)).transpose()?,
             secret: prometheus.secret_name.clone(),
             ca_secret: prometheus.ca_secret_name.clone(),
         }));
@@ -298,5 +318,17 @@ mod tests {
                 "{source}"
             );
         }
+        let counted = "metricType: queue_depth, source: {prometheus: {query: sum(waiting), completionsQuery: sum(done)}}";
+        assert_eq!(follows(counted, &ALLOWED), [true]);
+        assert_eq!(follows(&format!("{counted}, algorithm: Ratio"), &ALLOWED), [false]);
+    }
+
+    #[test]
+    fn a_completions_query_is_restricted_as_the_other_one() {
+        let text = "apiVersion: ai.infra.example.com/v1\nkind: AIScaler\nmetadata: {name: chat, namespace: demo}\n\
+                    spec: {deploymentName: chat, metricType: queue_depth, targetValue: 5, maxReplicas: 10, \
+                    source: {prometheus: {query: sum(a), completionsQuery: 'sum(b{namespace=\"other\"})'}}}";
+        let refused = validate(&Arc::new(serde_saphyr::from_str(text).unwrap()), &ALLOWED).unwrap_err();
+        assert!(refused.to_string().starts_with("spec.source.prometheus.completionsQuery: "), "{refused}");
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     },
     history::{History, MetricPast},
     measurement::{Measurement, measurement, settling},
-    policy::{Arithmetic, Arrivals, Constancy, Fallback, Kind, Metric, MissingMetrics, Policy},
+    policy::{Arithmetic, Arrivals, Constancy, Fallback, Metric, MissingMetrics, Policy},
     rate::allowed,
     reading::{Fault, Milli, Reading},
     supply::{Supply, supply},
@@ -80,7 +80,7 @@ pub fn decide(
         let cold_start = cold_start.map_or(UNKNOWN_COLD_START, |known| known.p50).as_secs();
         let cold_start_seconds = u32::try_from(cold_start).unwrap_or(u32::MAX);
         for (metric, flow) in metrics.iter_mut().zip(&target.flows) {
-            let flow = flow.filter(|_| metric.kind == Kind::QueueDepth);
+            let flow = flow.filter(|_| metric.kind.counts_arrivals());
             metric.flow = flow.map(|flow| FlowInputs { flow, cold_start_seconds });
         }
     }

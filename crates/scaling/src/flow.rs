@@ -16,10 +16,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use pods::{PodCounts, PodMeter};
+pub use total::{TotalCounts, TotalMeter};
 
-use crate::{policy::TargetValue, reading::Milli};
+use crate::{behavior::Window, policy::TargetValue, reading::Milli};
 
 mod pods;
+mod total;
 
 /// The requests of a target at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,7 +71,7 @@ struct Interval {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Flow {
-    /// Arrivals per second over four minutes.
+    /// Arrivals per second over four minutes, or over the window of scaleDown if that is less.
     pub rate: Milli,
     /// The same over twenty seconds, if that is more.
     pub recent_rate: Milli,
@@ -107,7 +109,8 @@ const LONGEST: Duration = Duration::from_mins(1);
 // (Azure's traces of 2023), target 5. Shares of an HPA with the same target are given as 99th percentile of the wait, and
 // replica-minutes: 0.56 and 0.79 with the numbers as they are.
 
-/// Half: 0.51 and 0.87. Twice: 0.59 and 0.79, and 1.07 of the wait in the worst of other loads.
+/// Half: 0.51 and 0.87. Twice: 0.59 and 0.79, and 1.07 of the wait in the worst of other loads. Less with a shorter window of
+/// scaleDown, whose user wants replicas to go soon.
 const LONG: f32 = 240.0;
 /// Four looks. Half: 0.53 and 0.80, and 16 more changes of direction than an HPA. Twice: 0.57 and 0.77, and 1.12 of the wait in
 /// the worst case.
@@ -146,6 +149,10 @@ const DRAINED_WITHIN: f64 = 15.0;
 /// Replicas that come after a long cold start and leave at once would cost more than they serve. Half or twice: no share moves
 /// by more than 0.02 with cold starts of two minutes; with five, 43 replicas are the most where an HPA has 373.
 const DRAINED_WITHIN_COLD_STARTS: f64 = 0.25;
+/// As `DRAINED_WITHIN`, of tasks, which may wait, and of workers, which are not removed while they are busy. The longer of it
+/// and a cold start. Measured on the load of `tests/rules/pool.rs` with a cold start of 30 s, beside the queue's rule: waiting
+/// of 0.43 and replica-minutes of 0.99. Half: 0.40 and 1.09. Twice: 0.55 and 0.92.
+const TASKS_DRAINED_WITHIN: f64 = 60.0;
 /// In seconds: a quarter of the long window. Half or twice: no share moves by more than 0.01.
 const LONG_REQUEST: f64 = 60.0;
 
@@ -228,8 +235,8 @@ impl Meter {
         }
     }
 
-    /// `None` while too little is known.
-    pub fn flow(&self) -> Option<Flow> {
+    /// `None` while too little is known. `window`: that of scaleDown.
+    pub fn flow(&self, window: Window) -> Option<Flow> {
         let (totals, _) = self.last?;
         // While far more runs than has ended, the time that is yet to come would count as that of the others.
         if self.finished < LEAST_FINISHED.max(totals.running / 3.0) {
@@ -242,7 +249,8 @@ impl Meter {
         if is_rough && totals.waiting < 1.0 {
             return None;
         }
-        let rate = self.rate(LONG)?;
+        let long = window.duration().as_secs_f32().clamp(SHORTEST_COVERED as f32, LONG);
+        let rate = self.rate(long)?;
         let milli = |value: f64| Milli::parse(value).ok();
         Some(Flow {
             rate: milli(rate)?,
@@ -301,24 +309,56 @@ impl Flow {
         let target = units(target.milli());
         let known = units(self.at_a_time);
         let at_a_time = if self.is_full { known.max(1.0) } else { known.max(target) };
-        let (rate, takes, waiting) = (units(self.rate), units(self.takes), units(self.waiting));
-        let rise = (units(self.recent_rate) - rate).max(0.0);
-        let in_hand = rate * takes;
+        let in_hand = self.in_hand();
         let dispersion = units(self.dispersion).max(1.0);
         let arrivals = (in_hand + in_hand.sqrt()) / target;
         let bursts = in_hand / at_a_time + DEVIATIONS * (dispersion * in_hand).sqrt() / target;
         // When arrivals end, long requests run on after their rate is forgotten.
-        let begun = if takes >= LONG_REQUEST { units(self.running) / at_a_time } else { 0.0 };
+        let begun = if units(self.takes) >= LONG_REQUEST { units(self.running) / at_a_time } else { 0.0 };
+        let drained_within = DRAINED_WITHIN.max(cold_start * DRAINED_WITHIN_COLD_STARTS);
+        let waits = self.waits(at_a_time, ready, cold_start, drained_within);
+        // More replicas than requests that wait work off nothing sooner.
+        let backlog = waits * (units(self.takes) / drained_within).min(1.0);
+        Needs { arrivals: arrivals.max(bursts).max(begun), backlog: (self.will_run() + backlog) / at_a_time }
+    }
+
+    /// Of workers of a pool. `target`: tasks that may wait for each of them.
+    pub(crate) fn needs_of_tasks(self, target: TargetValue, ready: u32, cold_start: f64) -> Needs {
+        let at_a_time = units(self.at_a_time).max(1.0);
+        let in_hand = self.in_hand();
+        let drained_within = TASKS_DRAINED_WITHIN.max(cold_start);
+        let waits = self.waits(at_a_time, ready, cold_start, drained_within);
+        let share = (units(self.takes) / drained_within).min(1.0 / units(target.milli()));
+        Needs {
+            // Without a margin for chance: the target says how many may wait.
+            arrivals: in_hand / at_a_time,
+            backlog: (self.will_run() + waits * share) / at_a_time,
+        }
+    }
+
+    /// What arrives, while it runs.
+    fn in_hand(&self) -> f64 {
+        units(self.rate) * units(self.takes)
+    }
+
+    /// The same with what arrives beyond the rate of the long window.
+    fn will_run(&self) -> f64 {
+        self.in_hand() + self.rise() * units(self.takes).min(f64::from(SHORT))
+    }
+
+    fn rise(&self) -> f64 {
+        (units(self.recent_rate) - units(self.rate)).max(0.0)
+    }
+
+    /// What waits, or will wait when ordered replicas are Ready, less what is worked off without more of them.
+    fn waits(&self, at_a_time: f64, ready: u32, cold_start: f64, drained_within: f64) -> f64 {
+        let (takes, waiting) = (units(self.takes), units(self.waiting));
         // Requests that so many replicas finish per second when all of them are busy.
         let served = if takes > 0.0 { at_a_time * f64::from(ready) / takes } else { 0.0 };
-        let will_wait = waiting + (rate + rise - served) * cold_start;
-        let drained_within = DRAINED_WITHIN.max(cold_start * DRAINED_WITHIN_COLD_STARTS);
-        let is_not_drained = waiting.min(waiting + (rate + rise - served) * drained_within);
-        let waits = will_wait.max(is_not_drained).max(0.0);
-        // More replicas than requests that wait work off nothing sooner.
-        let backlog =
-            in_hand + rise * takes.min(f64::from(SHORT)) + waits * (takes / drained_within).min(1.0);
-        Needs { arrivals: arrivals.max(bursts).max(begun), backlog: backlog / at_a_time }
+        let more = units(self.rate) + self.rise() - served;
+        let will_wait = waiting + more * cold_start;
+        let is_not_drained = waiting.min(waiting + more * drained_within);
+        will_wait.max(is_not_drained).max(0.0)
     }
 }
 

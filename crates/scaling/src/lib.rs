@@ -25,6 +25,7 @@
 //! - `supply.rs`: which pods serve, start, or will not start.
 //! - `flow.rs`: how many requests arrive and how long they take, from counters.
 //! - `flow/pods.rs`: adds up the counts of pods that come, go, fall silent and begin anew.
+//! - `flow/total.rs`: the same from the sums that a server knows.
 //! - `cold_start.rs`: how long pods of this target take to become Ready.
 //! - `constancy.rs`: metrics that do not move with the load.
 //! - `measurement.rs`: a reading, as the numbers that the arithmetic needs.

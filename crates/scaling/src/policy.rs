@@ -320,6 +320,11 @@ impl From<TargetValue> for Milli {
 }
 
 impl Kind {
+    /// Whether its replicas follow what arrives where that is known.
+    pub fn counts_arrivals(self) -> bool {
+        matches!(self, Self::QueueDepth | Self::TasksAndBusyWorkers)
+    }
+
     /// Whether values of pods add up to the value of the target.
     pub(crate) fn is_additive(self) -> bool {
         match self {

@@ -72,12 +72,33 @@ struct Cli {
     /// Compare with goals instead: on arrivals of several shapes, or on those of files, each request so many times
     #[arg(long, value_name = "FILE:TIMES", num_args = 0.., conflicts_with_all = ["arrivals", "scalers", "fixed"])]
     quality: Option<Vec<String>>,
+    /// Who counts what arrives, for the AIScalers that are compared with goals
+    #[arg(long, value_enum, default_value_t = CountedBy::Engines, requires = "quality")]
+    counted_by: CountedBy,
     /// How much longer a request takes on a full replica: 0.5 for half as long again
     #[arg(long, default_value_t = 0.0, value_parser = seconds)]
     slowdown: f64,
     /// A wait in seconds; the table shows the share of requests that waited longer
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     promise: f64,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy)]
+enum CountedBy {
+    /// Engines, whose pods are read
+    Engines,
+    /// A Prometheus server, with a completionsQuery
+    Prometheus,
+}
+
+impl CountedBy {
+    /// As in a manifest.
+    fn source(self) -> &'static str {
+        match self {
+            Self::Engines => "",
+            Self::Prometheus => "source: {prometheus: {query: in_hand, completionsQuery: finished}}, ",
+        }
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -150,13 +171,13 @@ fn compared_with_goals(cli: &Cli, files: &[String]) -> anyhow::Result<String> {
         loads = SHAPES.iter().map(of).collect();
     }
     let mut lines = vec![HEADING.to_owned()];
+    let source = cli.counted_by.source();
     for target in [5, 8] {
-        let scaler = scaler_of(
-            &format!(
-                "kind: AIScaler\nspec: {{deploymentName: chat, metricType: queue_depth, targetValue: {target}, minReplicas: 2, maxReplicas: 64}}"
-            ),
-            "chat",
-        )?;
+        let text = format!(
+            "kind: AIScaler\nspec: {{deploymentName: chat, metricType: queue_depth, {source}targetValue: {target}, minReplicas: 2, \
+             maxReplicas: 64}}"
+        );
+        let scaler = scaler_of(&text, "chat")?;
         let mut rows = Vec::new();
         for (name, requests, models) in &loads {
             for model in models {

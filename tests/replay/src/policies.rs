@@ -1,13 +1,16 @@
 //! The scaling policies: an AIScaler, a HorizontalPodAutoscaler with the same numbers, or a fixed number of replicas.
 
+use std::collections::VecDeque;
+
 use anyhow::{Context as _, bail};
 use api::aiscaler::{AIScalerSpec, MetricType};
 use jiff::{SignedDuration, Timestamp};
 use scaling::{
+    behavior::Window,
     decide::{PERIOD, decide},
-    flow::{Meter, Totals},
+    flow::{Flow, Meter, TotalCounts, TotalMeter, Totals},
     history::History,
-    policy::{Bounds, Extras, Kind, Metric, Policy as Rules},
+    policy::{Bounds, Extras, Kind, Metric, Policy as Rules, TargetValue},
     reading::{Milli, Reading},
     target::{Pod, PodState, Target, Work},
 };
@@ -25,11 +28,27 @@ pub(crate) struct Scaler {
 #[derive(Debug)]
 pub(crate) enum Policy {
     Fixed(i32),
-    Rules { kind: &'static str, rules: Box<Rules>, history: Box<History>, meter: Box<Meter>, period: u32 },
+    Rules { kind: &'static str, rules: Box<Rules>, history: Box<History>, counts: Counts, period: u32 },
+}
+
+/// Who counts what arrives.
+#[derive(Debug)]
+pub(crate) enum Counts {
+    /// Engines, pod by pod.
+    Engines(Box<Meter>),
+    /// A Prometheus server, with a `completionsQuery`.
+    Server(Box<Server>),
+    Nobody,
 }
 
 /// In seconds: a third of the default of `--sample-period`, as the controller reads queues.
 const QUEUE_PERIOD: u32 = 5;
+/// The default of `--sample-period`.
+const SAMPLE_PERIOD: u32 = 15;
+/// In seconds. Many servers scrape that often.
+const SCRAPED_EVERY: u32 = 15;
+/// In seconds: the window of the rate of finished requests.
+const RATE_WINDOW: u32 = 60;
 /// As the API server accepts it.
 const MOST_REPLICAS: i32 = 1_000;
 
@@ -54,18 +73,46 @@ pub(crate) fn scaler_of(text: &str, name: &str) -> anyhow::Result<Scaler> {
     Ok(Scaler { name: name.to_owned(), spec })
 }
 
+/// A Prometheus server that knows the target as it was at its last scrape.
+#[derive(Debug, Default)]
+pub(crate) struct Server {
+    meter: TotalMeter,
+    /// The last, and those before it that rates are computed over.
+    scrapes: VecDeque<Scrape>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Scrape {
+    at: u32,
+    in_hand: f64,
+    finished: u32,
+}
+
 impl Policy {
     pub(crate) fn scaler(scaler: &Scaler) -> anyhow::Result<Self> {
-        Self::of("AIScaler", scaler, Extras::all(), QUEUE_PERIOD)
+        let server = scaler.spec.source.as_ref().and_then(|source| source.prometheus.as_ref());
+        let (counts, period) = match server.map(|server| &server.completions_query) {
+            None => (Counts::Engines(Box::default()), QUEUE_PERIOD),
+            Some(Some(_)) => (Counts::Server(Box::default()), QUEUE_PERIOD),
+            Some(None) => (Counts::Nobody, SAMPLE_PERIOD),
+        };
+        Self::of("AIScaler", scaler, Extras::all(), counts, period)
     }
 
     /// A HorizontalPodAutoscaler with an external metric of the type AverageValue.
     pub(crate) fn hpa(scaler: &Scaler) -> anyhow::Result<Self> {
-        Self::of("HPA", scaler, Extras::none(), u32::try_from(PERIOD.as_secs()).unwrap_or(u32::MAX))
+        let period = u32::try_from(PERIOD.as_secs()).unwrap_or(u32::MAX);
+        Self::of("HPA", scaler, Extras::none(), Counts::Nobody, period)
     }
 
     /// `period`: between two decisions, as their controllers have it by default.
-    fn of(kind: &'static str, scaler: &Scaler, extras: Extras, period: u32) -> anyhow::Result<Self> {
+    fn of(
+        kind: &'static str,
+        scaler: &Scaler,
+        extras: Extras,
+        counts: Counts,
+        period: u32,
+    ) -> anyhow::Result<Self> {
         let spec = &scaler.spec;
         let target = scaling::spec::target_value(&spec.target_value.0).context("spec.targetValue")?;
         let rules = Rules {
@@ -75,13 +122,7 @@ impl Policy {
             fallback: None,
             extras,
         };
-        Ok(Self::Rules {
-            kind,
-            rules: Box::new(rules),
-            history: Box::default(),
-            meter: Box::default(),
-            period,
-        })
+        Ok(Self::Rules { kind, rules: Box::new(rules), history: Box::default(), counts, period })
     }
 
     pub(crate) fn kind(&self) -> &'static str {
@@ -109,25 +150,61 @@ impl Decide for Policy {
     }
 
     fn decide(&mut self, seen: &Seen<'_>) -> usize {
-        let Self::Rules { rules, history, meter, .. } = self else { return seen.replicas.len() };
+        let Self::Rules { rules, history, counts, .. } = self else { return seen.replicas.len() };
         let now = at(i64::from(seen.now));
-        let ready = seen.replicas.iter().filter(|replica| replica.ready <= i64::from(seen.now)).count();
-        let totals = Totals {
-            arrived: f64::from(seen.finished) + f64::from(seen.waiting) + f64::from(seen.running),
-            finished: seen.finished.into(),
-            waiting: seen.waiting.into(),
-            running: seen.running.into(),
-            replicas: u32::try_from(ready).unwrap_or(u32::MAX),
-            full: (seen.waiting > 0 && ready > 0).then(|| f64::from(seen.running) / ready as f64),
-        };
-        meter.observe(totals, now);
-        let target = Target { flows: vec![meter.flow()], ..target(seen) };
+        let flow = rules
+            .metrics
+            .first()
+            .and_then(|metric| counts.flow(seen, metric.target, rules.behavior.down.window, now));
+        let target = Target { flows: vec![flow], ..target(seen) };
         let in_hand = i64::from(seen.waiting) + i64::from(seen.running);
         let reading = Reading::Total { value: Milli::units(in_hand), at: now };
         let decision = decide(rules, &target, &[reading], history, now);
         let to = decision.record.to;
         **history = decision.written(rules);
         usize::try_from(to).unwrap_or_default()
+    }
+}
+
+impl Counts {
+    fn flow(&mut self, seen: &Seen<'_>, target: TargetValue, window: Window, now: Timestamp) -> Option<Flow> {
+        let ready = seen.replicas.iter().filter(|replica| replica.ready <= i64::from(seen.now)).count();
+        let replicas = u32::try_from(ready).unwrap_or(u32::MAX);
+        match self {
+            Self::Engines(meter) => {
+                let in_hand = f64::from(seen.waiting) + f64::from(seen.running);
+                let totals = Totals {
+                    arrived: f64::from(seen.finished) + in_hand,
+                    finished: seen.finished.into(),
+                    waiting: seen.waiting.into(),
+                    running: seen.running.into(),
+                    replicas,
+                    full: (seen.waiting > 0 && ready > 0).then(|| f64::from(seen.running) / ready as f64),
+                };
+                meter.observe(totals, now);
+                meter.flow(window)
+            }
+            Self::Server(server) => server
+                .observe(seen, replicas)
+                .and_then(|counts| server.meter.observe(counts, target, window, now)),
+            Self::Nobody => None,
+        }
+    }
+}
+
+impl Server {
+    fn observe(&mut self, seen: &Seen<'_>, ready: u32) -> Option<TotalCounts> {
+        if self.scrapes.back().is_none_or(|last| last.at + SCRAPED_EVERY <= seen.now) {
+            let in_hand = f64::from(seen.waiting) + f64::from(seen.running);
+            self.scrapes.push_back(Scrape { at: seen.now, in_hand, finished: seen.finished });
+        }
+        while self.scrapes.front().is_some_and(|first| first.at + RATE_WINDOW < seen.now) {
+            self.scrapes.pop_front();
+        }
+        let (first, last) = (self.scrapes.front()?, self.scrapes.back()?);
+        let (seconds, finished) = (last.at - first.at, last.finished.saturating_sub(first.finished));
+        let finished_per_second = if seconds > 0 { f64::from(finished) / f64::from(seconds) } else { 0.0 };
+        Some(TotalCounts { in_hand: last.in_hand, finished_per_second, ready })
     }
 }
 

@@ -64,7 +64,7 @@ struct Scraping {
     ended: Timestamp,
 }
 
-/// The answer of all Ready pods.
+/// The answer of all Ready pods, without what arrives: whoever reads them has a window of its own for that.
 fn judged(
     scraped: Vec<(Arc<PodView>, Result<Scraped, Fault>)>,
     ready: &[Arc<PodView>],
@@ -88,13 +88,12 @@ fn judged(
         });
         Latency { uid: pod.uid().to_owned(), is_settled, read }
     });
-    let answer = match wanted.is_latency() {
+    match wanted.is_latency() {
         true => answer::of_latencies(read.collect()),
         false => answer::of_pods(
             read.map(|Latency { uid, read, .. }| (uid, read.map(|known| known.sample))).collect(),
         ),
-    };
-    Answer { flow: meter.flow(), ..answer }
+    }
 }
 
 fn counts(pod: &PodView, read: &Scraped) -> Option<PodCounts> {
@@ -132,7 +131,10 @@ async fn scrape_pod(
 
 #[cfg(test)]
 mod tests {
-    use scaling::reading::{Milli, Reading};
+    use scaling::{
+        behavior::Window,
+        reading::{Milli, Reading},
+    };
 
     use super::*;
     use crate::{
@@ -180,14 +182,17 @@ mod tests {
         let answer = last.unwrap();
         let Reading::Pods(values) = &answer.reading else { panic!("{answer:?}") };
         assert_eq!(values.iter().map(|pod| pod.value.count()).collect::<Vec<_>>(), [5_000, 5_000]);
-        let flow = answer.flow.unwrap();
+        let flow = reading.meter.flow(Window::FIVE_MINUTES).unwrap();
         assert_eq!((flow.rate, flow.waiting), (Milli::units(6), Milli::units(2)));
         assert_eq!(flow.at_a_time, Milli::units(4), "while others wait");
         let level = ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Level(5.0)))).collect();
-        let answer = judged(level, &ready, &wanted, &mut reading, begun(65));
-        assert!(answer.flow.is_some() && !reading.is_counted, "the last complete look is 5 s old");
+        judged(level, &ready, &wanted, &mut reading, begun(65));
+        assert!(
+            reading.meter.flow(Window::FIVE_MINUTES).is_some() && !reading.is_counted,
+            "the last complete look is 5 s old"
+        );
         let level = ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Level(5.0)))).collect();
-        let answer = judged(level, &ready, &wanted, &mut reading, begun(85));
-        assert_eq!(answer.flow, None, "for 25 s the engines have not counted");
+        judged(level, &ready, &wanted, &mut reading, begun(85));
+        assert_eq!(reading.meter.flow(Window::FIVE_MINUTES), None, "for 25 s the engines have not counted");
     }
 }

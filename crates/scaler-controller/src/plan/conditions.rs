@@ -289,6 +289,9 @@ fn by_valid_metric(
     for remark in remarks.none_removed().iter().chain(&remarks.fallbacks).chain(&remarks.usable) {
         message = format!("{message}; {remark}");
     }
+    if valid.lacks_completions(which) {
+        message.push_str("; with completionsQuery in its source, what arrives would count");
+    }
     let reason = if counter.is_some() { reasons::METRIC_ONLY_GROWS } else { reasons::VALID_METRIC_FOUND };
     holds(conditions::SCALING_ACTIVE, reason, message)
 }

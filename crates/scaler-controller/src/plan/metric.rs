@@ -24,7 +24,7 @@ pub(super) fn summary(metric: &MetricInputs, replicas: i32, ready: u32) -> Strin
 fn arrivals(inputs: FlowInputs, target: TargetValue, ready: u32) -> String {
     let FlowInputs { flow, .. } = inputs;
     let (rate, takes) = (units(flow.rate), units(flow.takes));
-    let needs = inputs.needs(target, ready);
+    let needs = inputs.needs(Kind::QueueDepth, target, ready);
     format!(
         "{rate:.1} requests/s arrive and take {takes:.1} s, so {:.0} are in hand; with a margin for chance they need {} \
          replicas at {} each, and {} with what waits or will wait",

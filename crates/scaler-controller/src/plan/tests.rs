@@ -48,9 +48,10 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn scaler(more: &str) -> Arc<AIScaler> {
-    let source = "source: {prometheus: {query: 'sum(waiting)'}}";
+    let counted = ", source: {prometheus: {query: 'sum(waiting)', completionsQuery: 'sum(done)'}}";
+    let source = if more.starts_with(", source:") { "" } else { counted };
     let spec = format!(
-        "{{deploymentName: chat, metricType: queue_depth, targetValue: 5, maxReplicas: 10, {source}{more}}}"
+        "{{deploymentName: chat, metricType: queue_depth, targetValue: 5, maxReplicas: 10{source}{more}}}"
     );
     let metadata =
         "{name: chat, namespace: demo, uid: u, generation: 1, creationTimestamp: '2026-01-01T00:00:00Z'}";

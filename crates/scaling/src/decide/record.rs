@@ -90,8 +90,18 @@ pub struct FlowInputs {
 
 impl FlowInputs {
     /// `ready`: replicas that serve.
-    pub fn needs(self, target: TargetValue, ready: u32) -> Needs {
-        self.flow.needs(target, ready, f64::from(self.cold_start_seconds))
+    pub fn needs(self, kind: Kind, target: TargetValue, ready: u32) -> Needs {
+        let cold_start = f64::from(self.cold_start_seconds);
+        match kind {
+            Kind::TasksAndBusyWorkers => self.flow.needs_of_tasks(target, ready, cold_start),
+            Kind::QueueDepth
+            | Kind::GpuUtil
+            | Kind::GpuMemory
+            | Kind::Latency
+            | Kind::TokensPerMinute
+            | Kind::Custom
+            | Kind::TasksOnly => self.flow.needs(target, ready, cold_start),
+        }
     }
 }
 

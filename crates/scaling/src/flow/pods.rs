@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::{Flow, Meter, Totals};
-use crate::time::elapsed;
+use crate::{behavior::Window, time::elapsed};
 
 /// Requests of one pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,13 +64,25 @@ const FRESH: Duration = Duration::from_secs(20);
 impl PodMeter {
     /// `answered`: pods that were read now. `ready`: uids of all Ready pods.
     pub fn observe(&mut self, answered: &[PodCounts], ready: &BTreeSet<&str>, now: Timestamp) {
+        self.observe_with_shared(answered, 0.0, ready, now);
+    }
+
+    /// As `observe`. `shared`: requests that wait for all pods together, beside those that wait for each of them.
+    pub fn observe_with_shared(
+        &mut self,
+        answered: &[PodCounts],
+        shared: f64,
+        ready: &BTreeSet<&str>,
+        now: Timestamp,
+    ) {
         self.now = Some(now);
         // The clock was set back.
         self.complete = self.complete.filter(|complete| *complete <= now);
         let sound: Vec<&PodCounts> = answered.iter().filter(|pod| pod.is_sound()).collect();
         let is_complete =
             sound.len() == ready.len() && sound.iter().all(|pod| ready.contains(pod.uid.as_str()));
-        if ready.is_empty() || !is_complete || ready.len() > MOST_PODS {
+        let is_sound = (0.0..=MOST_IN_HAND).contains(&shared);
+        if ready.is_empty() || !is_complete || !is_sound || ready.len() > MOST_PODS {
             return;
         }
         let mut full: Option<f64> = None;
@@ -96,9 +108,9 @@ impl PodMeter {
         }
         self.complete = Some(now);
         let totals = Totals {
-            arrived: self.arrived,
+            arrived: self.arrived + shared,
             finished: self.finished,
-            waiting: sound.iter().map(|pod| pod.waiting).sum(),
+            waiting: shared + sound.iter().map(|pod| pod.waiting).sum::<f64>(),
             running: sound.iter().map(|pod| pod.running).sum(),
             replicas: u32::try_from(sound.len()).unwrap_or(u32::MAX),
             full,
@@ -106,10 +118,10 @@ impl PodMeter {
         self.meter.observe(totals, now);
     }
 
-    /// `None` while too little is known, and while a Ready pod has not answered for 20 s.
-    pub fn flow(&self) -> Option<Flow> {
+    /// `None` while too little is known, and while a Ready pod has not answered for 20 s. `window`: that of scaleDown.
+    pub fn flow(&self, window: Window) -> Option<Flow> {
         let is_fresh = elapsed(self.complete?, self.now?) <= FRESH;
-        is_fresh.then(|| self.meter.flow()).flatten()
+        is_fresh.then(|| self.meter.flow(window)).flatten()
     }
 }
 

@@ -31,7 +31,7 @@ fn five() -> TargetValue {
 
 #[test]
 fn a_steady_load_has_its_rate_and_its_time() {
-    let flow = steady(12.0, 5.0).flow().unwrap();
+    let flow = steady(12.0, 5.0).flow(Window::FIVE_MINUTES).unwrap();
     assert_eq!((flow.rate, flow.recent_rate), (thousandths(12_000), thousandths(12_000)));
     let takes = flow.takes.count();
     assert!((4_900..=5_100).contains(&takes), "{takes}");
@@ -45,7 +45,7 @@ fn a_steady_load_has_its_rate_and_its_time() {
 #[test]
 fn arrivals_are_known_while_nothing_is_finished() {
     let mut meter = steady(2.0, 5.0);
-    let before = meter.flow().unwrap();
+    let before = meter.flow(Window::FIVE_MINUTES).unwrap();
     for step in 1..=4 {
         let waiting = f64::from(step) * 5.0 * 12.0;
         let totals = Totals {
@@ -58,7 +58,7 @@ fn arrivals_are_known_while_nothing_is_finished() {
         };
         meter.observe(totals, at(300 + i64::from(step) * 5));
     }
-    let flow = meter.flow().unwrap();
+    let flow = meter.flow(Window::FIVE_MINUTES).unwrap();
     assert_eq!(before.recent_rate, thousandths(2_000));
     assert_eq!(flow.recent_rate, thousandths(12_000), "the queue has grown by 12 per second");
     assert!(flow.rate < flow.recent_rate, "the long window follows later");
@@ -106,7 +106,7 @@ fn what_a_replica_can_do_is_learnt_without_a_queue_and_follows_one_in_both_direc
                 at(now),
             );
         }
-        let flow = meter.flow().unwrap();
+        let flow = meter.flow(Window::FIVE_MINUTES).unwrap();
         (flow.at_a_time.count() / 1_000, flow.is_full)
     };
     assert_eq!(seen(&mut meter, 26.0, None, 20), (6, false), "26 run on 4 replicas, and none waits");
@@ -154,7 +154,7 @@ fn a_rate_is_not_known_before_a_minute_unless_something_waits() {
                 at(i64::from(step) * 5),
             );
         }
-        assert_eq!(meter.flow().is_some(), is_known, "{waiting}");
+        assert_eq!(meter.flow(Window::FIVE_MINUTES).is_some(), is_known, "{waiting}");
     }
 }
 
@@ -168,7 +168,7 @@ fn requests_that_run_for_longer_than_is_remembered_have_no_time() {
             Totals { arrived: finished, finished, waiting: 0.0, running: 20.0, replicas: 4, full: None },
             at(seconds.into()),
         );
-        if let Some(flow) = meter.flow() {
+        if let Some(flow) = meter.flow(Window::FIVE_MINUTES) {
             let in_hand = flow.rate.count() * flow.takes.count() / 1_000_000;
             assert!(in_hand <= 60, "{seconds}: {flow:?}");
         }
@@ -191,7 +191,7 @@ fn while_far_more_runs_than_has_ended_no_time_is_known() {
         };
         meter.observe(totals, at(i64::from(step) * 5));
     }
-    assert_eq!(meter.flow(), None, "seven have ended");
+    assert_eq!(meter.flow(Window::FIVE_MINUTES), None, "seven have ended");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_pause_or_a_clock_that_goes_back_begins_anew_and_keeps_what_a_replica_can() 
         let mut meter = steady(12.0, 5.0);
         meter.most_at_a_time = 8.0;
         meter.observe(Totals { finished: 1e6, ..Totals::default() }, at(later));
-        assert_eq!((meter.flow(), meter.most_at_a_time), (None, 8.0), "{later}");
+        assert_eq!((meter.flow(Window::FIVE_MINUTES), meter.most_at_a_time), (None, 8.0), "{later}");
     }
 }
 
@@ -215,7 +215,7 @@ fn bursts_raise_the_dispersion_within_its_bounds() {
             at(step * 15),
         );
     }
-    assert_eq!(meter.flow().unwrap().dispersion, Milli::units(100));
+    assert_eq!(meter.flow(Window::FIVE_MINUTES).unwrap().dispersion, Milli::units(100));
     assert!(meter.bins.len() <= BINS && meter.intervals.len() <= MOST_INTERVALS);
 }
 
@@ -231,7 +231,7 @@ fn the_memory_is_bounded_whatever_the_pace() {
             );
         }
         assert!(meter.bins.len() <= BINS && meter.intervals.len() <= MOST_INTERVALS, "{pace}");
-        assert!(meter.flow().is_some(), "{pace}");
+        assert!(meter.flow(Window::FIVE_MINUTES).is_some(), "{pace}");
     }
 }
 
@@ -261,7 +261,7 @@ fn look(meter: &mut PodMeter, answered: &[PodCounts], step: i64) {
 }
 
 fn is_calm(meter: &PodMeter) {
-    let flow = meter.flow().unwrap();
+    let flow = meter.flow(Window::FIVE_MINUTES).unwrap();
     for value in [flow.rate, flow.recent_rate] {
         assert!((10_800..=13_200).contains(&value.count()), "{flow:?}");
     }
@@ -298,7 +298,7 @@ fn a_new_pod_brings_what_it_has_in_hand_and_not_what_it_has_counted() {
     let mut meter = two_pods();
     let new = PodCounts { finished: 1e6, waiting: 0.0, running: 15.0, uid: "c".to_owned() };
     look(&mut meter, &[pod("a", NEXT), pod("b", NEXT), new], NEXT);
-    assert_eq!(meter.flow().unwrap().recent_rate.count(), 12_000 + 15_000 / 20);
+    assert_eq!(meter.flow(Window::FIVE_MINUTES).unwrap().recent_rate.count(), 12_000 + 15_000 / 20);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_silent_pod_hides_the_flow_and_makes_no_burst_when_it_answers_again() {
         for step in NEXT..NEXT + steps {
             look_without(&mut meter, &[pod("a", step)], &["b"], step);
         }
-        assert_eq!(meter.flow().is_some(), steps <= 4, "{steps}");
+        assert_eq!(meter.flow(Window::FIVE_MINUTES).is_some(), steps <= 4, "{steps}");
         // After more than a minute the rate begins anew.
         let looks = if steps >= 12 { 14 } else { 2 };
         for step in NEXT + steps..NEXT + steps + looks {
@@ -324,17 +324,17 @@ fn without_the_counts_of_every_ready_pod_nothing_is_known() {
     for step in 0..NEXT {
         look_without(&mut meter, &[pod("a", step)], &["counts-nothing"], step);
     }
-    assert_eq!(meter.flow(), None);
+    assert_eq!(meter.flow(Window::FIVE_MINUTES), None);
     let mut meter = two_pods();
     for (step, finished) in (NEXT..).zip([f64::NAN, f64::INFINITY, -1.0, f64::NAN, f64::NAN]) {
         look(&mut meter, &[PodCounts { finished, ..pod("a", step) }, pod("b", step)], step);
     }
-    assert_eq!(meter.flow(), None, "it is no count");
+    assert_eq!(meter.flow(Window::FIVE_MINUTES), None, "it is no count");
     let mut meter = two_pods();
     for step in NEXT..NEXT + 5 {
         look(&mut meter, &[], step);
     }
-    assert_eq!(meter.flow(), None, "no pod is Ready");
+    assert_eq!(meter.flow(Window::FIVE_MINUTES), None, "no pod is Ready");
 }
 
 /// Whether pods are full, and of how many requests at a time, after a minute with these counts.
@@ -343,7 +343,7 @@ fn fullness(counts: impl Fn(i64) -> Vec<PodCounts>) -> (i64, bool) {
     for step in NEXT..NEXT + 12 {
         look(&mut meter, &counts(step), step);
     }
-    let flow = meter.flow().unwrap();
+    let flow = meter.flow(Window::FIVE_MINUTES).unwrap();
     (flow.at_a_time.count() / 1_000, flow.is_full)
 }
 
@@ -376,7 +376,7 @@ fn a_pod_that_returns_after_minutes_brings_no_arrivals() {
     let a = PodCounts { finished: (returned * 60) as f64 - (NEXT * 30) as f64, ..pod("a", returned) };
     let b = PodCounts { running: 15.0, waiting: 100.0, finished: 1e6, ..pod("b", returned) };
     look(&mut meter, &[a, b], returned);
-    let recent = meter.flow().unwrap().recent_rate.count();
+    let recent = meter.flow(Window::FIVE_MINUTES).unwrap().recent_rate.count();
     assert!((11_000..=13_000).contains(&recent), "{recent}");
 }
 
@@ -390,7 +390,7 @@ fn series_that_are_away_for_a_look_are_no_burst_when_they_are_back() {
     for step in NEXT + 3..NEXT + 8 {
         look(&mut meter, &[pod("a", step), pod("b", step)], step);
     }
-    let recent = meter.flow().unwrap().recent_rate.count();
+    let recent = meter.flow(Window::FIVE_MINUTES).unwrap().recent_rate.count();
     assert!((10_800..=13_200).contains(&recent), "{recent}");
     let mut meter = two_pods();
     for step in NEXT..NEXT + 12 {
@@ -407,5 +407,21 @@ fn series_that_are_away_for_a_look_are_no_burst_when_they_are_back() {
 fn a_clock_that_is_set_back_hides_the_flow() {
     let mut meter = two_pods();
     look_without(&mut meter, &[pod("a", NEXT)], &["b"], 1);
-    assert_eq!(meter.flow(), None);
+    assert_eq!(meter.flow(Window::FIVE_MINUTES), None);
+}
+
+#[test]
+fn a_shorter_window_of_removals_forgets_a_burst_sooner() {
+    let mut meter = steady(12.0, 5.0);
+    for step in 1..=12 {
+        let arrived = 3_600.0 + f64::from(step) * 10.0;
+        let totals = Totals { arrived, finished: arrived, running: 10.0, replicas: 4, ..Totals::default() };
+        meter.observe(totals, at(300 + i64::from(step) * 5));
+    }
+    let rate = |seconds: u64| {
+        let window = Window::new(Duration::from_secs(seconds)).unwrap();
+        meter.flow(window).unwrap().rate.count()
+    };
+    // Of a minute with 2 per second, after three with 12.
+    assert_eq!([0, 60, 120, 300, 3_600].map(rate), [2_000, 2_000, 7_000, 9_500, 9_500]);
 }

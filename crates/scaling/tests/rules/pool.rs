@@ -4,8 +4,9 @@ use jiff::Timestamp;
 use scaling::{
     behavior::Behavior,
     decide::decide,
+    flow::{Meter, Totals},
     history::History,
-    policy::{Arithmetic, Backlog, Bounds, Extras, Kind, Metric, Policy, TargetValue},
+    policy::{Arithmetic, Arrivals, Backlog, Bounds, Extras, Kind, Metric, Policy, TargetValue},
     reading::{Milli, Reading},
     target::{Pod, PodState, Target, Work},
 };
@@ -18,10 +19,21 @@ use crate::{
 const COLD_START: i64 = 30;
 
 fn run(policy: &Policy, cold_start: i64) -> Run {
-    let mut history = History::default();
-    trace::run(cold_start, |Step { now, workers, busy, waiting }| {
+    let (mut history, mut meter) = (History::default(), Meter::default());
+    trace::run(cold_start, |Step { now, workers, busy, waiting, finished }| {
+        let ready = workers.iter().filter(|worker| worker.created + cold_start <= *now).count();
+        let totals = Totals {
+            arrived: (finished + waiting) as f64,
+            finished: *finished as f64,
+            waiting: *waiting as f64,
+            running: *busy as f64,
+            replicas: u32::try_from(ready).unwrap(),
+            full: (*waiting > 0).then_some(1.0),
+        };
         let now = at(*now);
-        let target = target(workers, *busy, cold_start, now);
+        meter.observe(totals, now);
+        let flows = vec![meter.flow(policy.behavior.down.window); policy.metrics.len()];
+        let target = Target { flows, ..target(workers, *busy, cold_start, now) };
         let reading = Reading::Total { value: Milli::units(*waiting), at: now };
         let decision = decide(policy, &target, &vec![reading; policy.metrics.len()], &history, now);
         let to = decision.record.to;
@@ -95,10 +107,23 @@ fn counting_busy_workers_needs_fewer_replica_minutes_than_the_queue_alone_with_t
 #[test]
 fn the_limit_of_a_backlog_saves_replicas_during_long_cold_starts() {
     let run_with = |backlog| {
-        let extras = Extras { backlog, ..Extras::all() };
+        let extras = Extras { backlog, arrivals: Arrivals::Ignored, ..Extras::all() };
         run(&policy(Kind::TasksAndBusyWorkers, Behavior::default(), extras), 180)
     };
     let (limited, unlimited) = (run_with(Backlog::DoublingPerColdStart), run_with(Backlog::Unlimited));
     assert!(limited.replica_minutes * 4 < unlimited.replica_minutes * 3, "{limited:?} {unlimited:?}");
     assert_eq!((limited.waiting, unlimited.waiting), (0, 0));
+}
+
+#[test]
+fn what_arrives_lets_tasks_wait_less_with_no_more_replica_minutes() {
+    for cold_start in [30, 60, 120, 180, 420] {
+        let of = |extras| run(&policy(Kind::TasksAndBusyWorkers, Behavior::default(), extras), cold_start);
+        let by_arrivals = of(Extras::all());
+        let by_queue = of(Extras { arrivals: Arrivals::Ignored, ..Extras::all() });
+        assert!(by_arrivals.turns <= 2, "{cold_start}: {by_arrivals:?}");
+        assert!(by_arrivals.waited * 2 < by_queue.waited, "{cold_start}: {by_arrivals:?} {by_queue:?}");
+        let (minutes, by_queue) = (by_arrivals.replica_minutes, by_queue.replica_minutes);
+        assert!(minutes <= by_queue, "{cold_start}: {minutes} {by_queue}");
+    }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Step<'w> {
     pub(crate) workers: &'w [Worker],
     pub(crate) busy: usize,
     pub(crate) waiting: i64,
+    /// Since the beginning.
+    pub(crate) finished: i64,
 }
 
 /// What a run looked like.
@@ -28,6 +30,8 @@ pub(crate) struct Run {
     pub(crate) replica_minutes: i64,
     /// Tasks waiting at the end.
     pub(crate) waiting: i64,
+    /// Seconds that tasks have waited, all together.
+    pub(crate) waited: i64,
 }
 
 fn arrivals(second: i64) -> i64 {
@@ -37,7 +41,7 @@ fn arrivals(second: i64) -> i64 {
 /// `decide`: the number of workers from now on.
 pub(crate) fn run(cold_start: i64, mut decide: impl FnMut(&Step<'_>) -> i32) -> Run {
     let mut workers: Vec<Worker> = (0..3).map(|uid| Worker { uid, created: -600 }).collect();
-    let (mut next_uid, mut waiting) = (3, 0_i64);
+    let (mut next_uid, mut waiting, mut finished, mut waited) = (3, 0_i64, 0, 0);
     let mut changes: Vec<i32> = Vec::new();
     let (mut peak, mut replica_seconds) = (0, 0);
     for now in 0..END {
@@ -47,13 +51,15 @@ pub(crate) fn run(cold_start: i64, mut decide: impl FnMut(&Step<'_>) -> i32) -> 
         waiting += arrivals(now);
         let busy = waiting.min(i64::try_from(ready).unwrap());
         waiting -= busy;
+        waited += waiting;
+        finished += busy;
         replica_seconds += i64::try_from(workers.len()).unwrap();
         if now % i64::try_from(PERIOD.as_secs()).unwrap() != 0 {
             continue;
         }
         let busy = usize::try_from(busy).unwrap();
         let from = i32::try_from(workers.len()).unwrap();
-        let to = decide(&Step { now, workers: &workers, busy, waiting });
+        let to = decide(&Step { now, workers: &workers, busy, waiting, finished });
         if to != from {
             changes.push(to - from);
         }
@@ -66,5 +72,5 @@ pub(crate) fn run(cold_start: i64, mut decide: impl FnMut(&Step<'_>) -> i32) -> 
         peak = peak.max(to);
     }
     let turns = changes.windows(2).filter(|pair| pair[0].signum() != pair[1].signum()).count();
-    Run { turns, peak, replica_minutes: replica_seconds / 60, waiting }
+    Run { turns, peak, replica_minutes: replica_seconds / 60, waiting, waited }
 }

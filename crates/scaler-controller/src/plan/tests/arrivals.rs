@@ -60,3 +60,20 @@ fn the_ratio_leaves_arrivals_out() {
     assert!(world.written.is_empty(), "10 in hand are 5 for each of 2: {:?}", world.written);
     assert_eq!(world.condition("ScalingActive").2, "replicas are computed from metric queue_depth");
 }
+
+#[test]
+fn the_condition_says_what_a_server_is_not_asked() {
+    let message = |source: &str| {
+        let mut world = World::new(&format!(", source: {{prometheus: {{{source}}}}}"), 2);
+        world.looks(0, queue_at(20.0, 0));
+        world.condition("ScalingActive").2
+    };
+    assert_eq!(
+        message("query: sum(a)"),
+        "replicas are computed from metric queue_depth; with completionsQuery in its source, what arrives would count"
+    );
+    assert_eq!(
+        message("query: sum(a), completionsQuery: sum(b)"),
+        "replicas are computed from metric queue_depth"
+    );
+}
