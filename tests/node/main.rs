@@ -11,6 +11,7 @@ mod failure;
 mod memory;
 mod pods;
 mod rollouts;
+mod scaling;
 mod sources;
 mod store;
 mod training;

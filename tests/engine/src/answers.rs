@@ -20,7 +20,10 @@ use axum::{
     routing::{get, post},
 };
 use serde_json::{Value, json};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::sleep,
+};
 
 use crate::{
     behaviour::Behaviour,
@@ -41,6 +44,8 @@ pub(crate) struct Serving {
     /// Why new requests get 500.
     refuses: OnceLock<&'static str>,
     in_flight: watch::Sender<u64>,
+    /// Requests that run at a time; the others wait.
+    slots: Option<Semaphore>,
 }
 
 /// What an engine has when it is ready.
@@ -59,9 +64,11 @@ impl Loaded {
 
 impl Serving {
     pub(crate) fn new(invocation: Invocation, behaviour: Behaviour) -> Arc<Self> {
+        let slots = behaviour.slots.map(Semaphore::new);
         Arc::new(Self {
             invocation,
             behaviour,
+            slots,
             loaded: OnceLock::new(),
             unready: AtomicBool::new(false),
             refuses: OnceLock::new(),
@@ -228,29 +235,49 @@ async fn answer(serving: &Serving, model: &str, choice: Value) -> Response {
         return serving.refuse(StatusCode::INTERNAL_SERVER_ERROR, why);
     }
     let Behaviour { answer, pod, revision, .. } = &serving.behaviour;
-    let _running = Running::begin(&counters.running, &serving.in_flight);
+    let _in_flight = InFlight::begin(&serving.in_flight);
+    let _slot = {
+        let _waits = Counted::begin(&counters.waiting);
+        match &serving.slots {
+            // An error would mean that they are closed, which they never are.
+            Some(slots) => slots.acquire().await.ok(),
+            None => None,
+        }
+    };
+    let _runs = Counted::begin(&counters.running);
     sleep(*answer).await;
     counters.succeeded.fetch_add(1, Ordering::Relaxed);
     Json(json!({ "model": model, "choices": [choice], "pod": pod, "revision": revision })).into_response()
 }
 
 /// A request in flight; also one whose client went away is counted down.
-struct Running<'a> {
-    of_model: &'a AtomicU64,
-    in_flight: &'a watch::Sender<u64>,
-}
+struct InFlight<'a>(&'a watch::Sender<u64>);
 
-impl<'a> Running<'a> {
-    fn begin(of_model: &'a AtomicU64, in_flight: &'a watch::Sender<u64>) -> Self {
-        of_model.fetch_add(1, Ordering::Relaxed);
-        in_flight.send_modify(|count| *count += 1);
-        Self { of_model, in_flight }
+impl<'a> InFlight<'a> {
+    fn begin(count: &'a watch::Sender<u64>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.of_model.fetch_sub(1, Ordering::Relaxed);
-        self.in_flight.send_modify(|count| *count -= 1);
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// A request of a model that waits, or that runs.
+struct Counted<'a>(&'a AtomicU64);
+
+impl<'a> Counted<'a> {
+    fn begin(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

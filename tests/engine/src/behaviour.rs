@@ -10,6 +10,8 @@ pub(crate) struct Behaviour {
     pub(crate) load: Duration,
     /// `ENGINE_ANSWER_MILLISECONDS`: what an answer takes.
     pub(crate) answer: Duration,
+    /// `ENGINE_SLOTS`: requests that run at a time; `None`: all.
+    pub(crate) slots: Option<usize>,
     /// `ENGINE_DRAIN_SECONDS`, instead of the value in the arguments.
     pub(crate) drain: Option<Duration>,
     /// `ENGINE_END_SECONDS`: how long an engine without its worker takes to end.
@@ -52,6 +54,10 @@ impl Behaviour {
         Ok(Self {
             load: duration("ENGINE_LOAD_SECONDS", SECOND)?.unwrap_or_default(),
             answer: answer.unwrap_or(Duration::from_millis(20)),
+            slots: match variable("ENGINE_SLOTS") {
+                Some(text) => Some(slots(&text).with_context(|| format!("ENGINE_SLOTS={text}"))?),
+                None => None,
+            },
             drain: duration("ENGINE_DRAIN_SECONDS", SECOND)?,
             // As it was seen.
             end: duration("ENGINE_END_SECONDS", SECOND)?.unwrap_or(Duration::from_secs(2)),
@@ -67,6 +73,12 @@ impl Behaviour {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+
+fn slots(text: &str) -> anyhow::Result<usize> {
+    let slots: u16 = text.parse().context("not a number of requests")?;
+    anyhow::ensure!(slots > 0, "without a slot no request would end");
+    Ok(slots.into())
+}
 
 fn fault(text: &str) -> anyhow::Result<Fault> {
     let fault = match text.split_once(':').unwrap_or((text, "")) {
@@ -138,6 +150,8 @@ mod tests {
             ("ENGINE_FAULT", "fail:1"),
             ("ENGINE_LOAD_SECONDS", "-1"),
             ("ENGINE_DRAIN_SECONDS", "long"),
+            ("ENGINE_SLOTS", "0"),
+            ("ENGINE_SLOTS", "many"),
         ] {
             assert!(parsed(&[(name, value)]).is_err(), "{name}={value}");
         }
