@@ -56,6 +56,7 @@ impl Metric {
             | Self::TokensIn
             | Self::TokensOut
             | Self::Tokens
+            | Self::TasksFinished
             | Self::UnclaimedStates => Unit::Count,
             Self::Latency | Self::CheckpointTime => Unit::Seconds,
         }
@@ -95,6 +96,7 @@ impl Metric {
             | Self::TokensOut
             | Self::Tokens
             | Self::CheckpointTime
+            | Self::TasksFinished
             | Self::UnclaimedStates => false,
         }
     }

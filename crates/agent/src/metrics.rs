@@ -10,7 +10,7 @@ pub(crate) const TASKS_IN_FLIGHT: &str = "agent_tasks_in_flight";
 pub(crate) const TOKENS: &str = "agent_tokens_total";
 /// Gauge: with it a restart is seen.
 pub(crate) const START: &str = "process_start_time_seconds";
-/// Counter: beyond the contract.
+/// Counter: tasks that have ended.
 const TASKS: &str = "agent_tasks_total";
 
 /// What the page shows.
@@ -57,8 +57,8 @@ mod tests {
     fn the_names_are_those_of_the_contract() {
         use api::monitor::metrics;
         assert_eq!(
-            [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS],
-            [metrics::QUEUE_DEPTH, metrics::TASKS_IN_FLIGHT, metrics::TOKENS]
+            [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS, TASKS],
+            [metrics::QUEUE_DEPTH, metrics::TASKS_IN_FLIGHT, metrics::TOKENS, metrics::TASKS]
         );
     }
 

@@ -109,6 +109,8 @@ pub mod metrics {
     pub const TASKS_IN_FLIGHT: &str = "agent_tasks_in_flight";
     /// Counter: tokens used since the worker started.
     pub const TOKENS: &str = "agent_tokens_total";
+    /// Counter: tasks that have ended since the worker started, whatever came of them. By choice of the worker.
+    pub const TASKS: &str = "agent_tasks_total";
 }
 
 /// Folder of the monitor's own files.

@@ -11,6 +11,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) queued: Option<(u64, Timestamp)>,
     /// Tasks that it works on.
     pub(crate) in_flight: Option<u64>,
+    /// Tasks that have ended since it started, if it counts them.
+    pub(crate) finished: Option<u64>,
     /// Tokens that all workers of its pod have used.
     pub(crate) tokens: Option<u64>,
     /// Whether `tokens` is fresh.
@@ -39,7 +41,7 @@ pub(crate) struct WorkerLoad {
 }
 
 impl WorkerLoad {
-    /// Whether the worker serves any metric of the contract.
+    /// Whether the worker serves any metric that the contract requires.
     pub(crate) fn is_reported(&self) -> bool {
         self.queued.is_some() || self.in_flight.is_some() || self.tokens.is_some()
     }

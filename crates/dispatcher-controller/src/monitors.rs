@@ -45,9 +45,10 @@ const METRICS: &[Metric] = &[
     Metric::Tokens,
     Metric::CheckpointTime,
     Metric::UnclaimedStates,
+    Metric::TasksFinished,
 ];
 
-/// A monitor sends one subject with five readings and up to two faults, which is far below 4 KiB. Any pod can have the
+/// A monitor sends one subject with six readings and up to two faults, which is far below 4 KiB. Any pod can have the
 /// labels of a worker, so the memory for its messages is limited.
 const LIMITS: Limits =
     Limits { sources: 5_000, message_bytes: 64 << 10, elements: 64, subjects: 4, holders: 0, events: 0 };
@@ -198,6 +199,7 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
     WorkerLoad {
         queued: queued.map(|(value, age)| (value, at(age))),
         in_flight,
+        finished: fresh(view, Metric::TasksFinished).map(|(value, _)| value),
         has_tasks: has_tasks(queued.map(|(value, _)| value), in_flight),
         works: in_flight.map(|tasks| tasks > 0),
         last_tasks: last(view, Metric::QueueRunning).map(|(tasks, age)| (tasks, at(age))),

@@ -17,7 +17,10 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use runtime::{key::Key, polling::Polled, watch::cache::Cache};
-use scaling::history::History;
+use scaling::{
+    flow::{PodCounts, PodMeter},
+    history::History,
+};
 use workload::{
     templates::deployment::{DeploymentView, OlderRevision},
     time::elapsed,
@@ -29,7 +32,7 @@ use crate::{
     load::{PoolLoad, WorkerLoad},
     names,
     records::{
-        pools::{Observation, TokenRate},
+        pools::{Observation, Tasks, TokenRate},
         revisions::Revision,
         tokens,
     },
@@ -64,6 +67,8 @@ pub(crate) struct Observed {
     /// By pod, with the current readings.
     pub(crate) tokens: Tokens,
     pub(crate) token_rate: TokenRate,
+    /// What arrives, of workers that count the tasks that have ended.
+    pub(crate) meter: Option<Arc<PodMeter>>,
     pub(crate) history: History,
     /// The API server has confirmed that there is no newer version of the object.
     pub(crate) is_newest: bool,
@@ -91,7 +96,8 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     // Without a present count of any worker there is no rate.
     let readings = loads.iter().filter(|(_, load)| load.counts_tokens);
     let readings = readings.filter_map(|(uid, load)| Some((&**uid, load.tokens?)));
-    let (pool, token_rate) = ctx.pools.record(&uid, Observation { at: now, load }, readings);
+    let tasks = tasks(&dispatcher, live(), &loads);
+    let (pool, token_rate) = ctx.pools.record(&uid, Observation { at: now, load }, readings, &tasks);
     let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
     Observed {
         tokens: counted_tokens(ctx, &dispatcher, &revisions, now),
@@ -101,6 +107,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         other_budgets: ctx.all_budgets.of_others(namespace),
         guards_refused: ctx.guard_refusals.of(&uid).into_values().next(),
         token_rate,
+        meter: pool.meter.clone(),
         is_newest: false,
         first_observed: pool.first_observed.unwrap_or(now),
         history: pool.history_or(dispatcher.status.as_ref(), now),
@@ -114,6 +121,41 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         ending,
         loads,
     }
+}
+
+/// The tasks of the pods that do not end. Of a queue that all workers report, the largest depth counts, as in
+/// [`Observed::queue_depth`].
+fn tasks<'p>(
+    dispatcher: &AIDispatcher,
+    pods: impl Iterator<Item = &'p Arc<PodView>>,
+    loads: &BTreeMap<String, WorkerLoad>,
+) -> Tasks {
+    let is_shared = has_shared_queue(dispatcher);
+    let mut tasks = Tasks::default();
+    for pod in pods.filter(|pod| pod.is_ready) {
+        tasks.ready.insert(pod.uid().to_owned());
+        let Some(load) = loads.get(pod.uid()) else { continue };
+        let (Some((queued, _)), Some(running), Some(finished)) = (load.queued, load.in_flight, load.finished)
+        else {
+            continue;
+        };
+        let queued = queued as f64;
+        if is_shared {
+            tasks.shared = tasks.shared.max(queued);
+        }
+        tasks.counts.push(PodCounts {
+            uid: pod.uid().to_owned(),
+            finished: finished as f64,
+            waiting: if is_shared { 0.0 } else { queued },
+            running: running as f64,
+        });
+    }
+    tasks
+}
+
+/// Whether all workers report the depth of one queue.
+fn has_shared_queue(dispatcher: &AIDispatcher) -> bool {
+    dispatcher.spec.autoscaling.as_ref().is_some_and(|scaled| scaled.queue == Queue::Shared)
 }
 
 fn services(ctx: &Context, namespace: &str, uid: &str) -> Vec<ObjectMeta> {
@@ -242,7 +284,7 @@ impl Observed {
 
     /// Whether all workers report the depth of one queue.
     pub(crate) fn has_shared_queue(&self) -> bool {
-        self.dispatcher.spec.autoscaling.as_ref().is_some_and(|scaled| scaled.queue == Queue::Shared)
+        has_shared_queue(&self.dispatcher)
     }
 
     /// Tasks that wait; `None`: no worker reports it. Of a shared queue the largest depth counts: workers are read one after

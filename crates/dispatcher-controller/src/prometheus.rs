@@ -151,7 +151,9 @@ impl Prometheus {
         // Neither is a worker replaced unless its stream shows that it is idle now.
         let is_idle = streamed.in_flight == Some(0) && streamed.queued.is_some_and(|(tasks, _)| tasks == 0);
         let unclaimed = streamed.unclaimed.filter(|_| is_idle);
-        WorkerLoad { queued, in_flight: in_flight.max(busy), fault, unclaimed, ..streamed }
+        // What has ended is counted beside the streamed queue, which is of another time than this one.
+        let finished = None;
+        WorkerLoad { queued, in_flight: in_flight.max(busy), finished, fault, unclaimed, ..streamed }
     }
 }
 

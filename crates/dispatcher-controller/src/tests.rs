@@ -138,6 +138,7 @@ impl Scene {
                 loads: BTreeMap::new(),
                 tokens: Default::default(),
                 token_rate: Default::default(),
+                meter: None,
                 history: Default::default(),
                 is_newest: false,
                 first_observed: at(-600),

@@ -2,7 +2,7 @@
 //!
 //! A value that is missing is never zero. A metric with several series, as by queue or by model, is their sum.
 
-use api::monitor::metrics::{QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS};
+use api::monitor::metrics::{QUEUE_DEPTH, TASKS, TASKS_IN_FLIGHT, TOKENS};
 
 use crate::ledger::Counted;
 
@@ -17,12 +17,14 @@ pub(crate) struct Load {
     pub(crate) queued: Option<u64>,
     pub(crate) in_flight: Option<u64>,
     pub(crate) tokens: Option<Counted>,
+    /// Tasks that have ended. The contract does not require it.
+    pub(crate) finished: Option<u64>,
 }
 
 impl Load {
     /// `None`: the text is not in the format of Prometheus.
     pub(crate) fn of(text: &str) -> Option<Self> {
-        let wanted = [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS, PROCESS_START];
+        let wanted = [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS, TASKS, PROCESS_START];
         let read = text::exposition::parse(text, |name| wanted.contains(&name));
         if read.is_empty() && read.unreadable > 0 {
             return None;
@@ -40,10 +42,11 @@ impl Load {
             in_flight: whole(TASKS_IN_FLIGHT),
             tokens: whole(TOKENS)
                 .map(|tokens| Counted { tokens, started: sum(PROCESS_START).map(microseconds) }),
+            finished: whole(TASKS),
         })
     }
 
-    /// Whether the worker serves any metric of the contract.
+    /// Whether the worker serves any metric that the contract requires.
     pub(crate) fn is_reported(&self) -> bool {
         self.queued.is_some() || self.in_flight.is_some() || self.tokens.is_some()
     }
@@ -76,15 +79,19 @@ agent_tasks_in_flight{queue=\"a\"} 1
 agent_tasks_in_flight{queue=\"b\"} 2
 # TYPE agent_tokens_total counter
 agent_tokens_total{model=\"m\"} 1.5e3
+# TYPE agent_tasks_total counter
+agent_tasks_total{outcome=\"done\"} 8
+agent_tasks_total{outcome=\"failed\"} 1
 process_start_time_seconds 1.767e9
 other 1
 ";
 
     #[test]
-    fn all_three_are_read_and_series_are_added() {
+    fn all_are_read_and_series_are_added() {
         let load = Load::of(WHOLE).unwrap();
         let tokens = Counted { tokens: 1_500, started: Some(1_767_000_000_000_000) };
-        assert_eq!(load, Load { queued: Some(3), in_flight: Some(3), tokens: Some(tokens) });
+        let expected = Load { queued: Some(3), in_flight: Some(3), tokens: Some(tokens), finished: Some(9) };
+        assert_eq!(load, expected);
         assert_eq!(load.missing().count(), 0);
     }
 
@@ -93,6 +100,7 @@ other 1
         let load = Load::of("agent_queue_depth 0\n").unwrap();
         assert_eq!((load.queued, load.in_flight, load.tokens), (Some(0), None, None));
         assert_eq!(load.missing().collect::<Vec<_>>(), ["agent_tasks_in_flight", "agent_tokens_total"]);
+        assert_eq!(load.finished, None, "and nobody misses it");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use api::monitor::metrics::{QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS};
+use api::monitor::metrics::{QUEUE_DEPTH, TASKS, TASKS_IN_FLIGHT, TOKENS};
 use metrics_source::stream::Hub;
 use prometheus_client::{
     collector::Collector,
@@ -62,12 +62,17 @@ impl Collector for Page {
             let mut family = encoder.encode_descriptor(CHECKPOINT_FAILING, help, None, MetricType::Gauge)?;
             ConstGauge::new(i64::from(is_failing)).encode(family.encode_family(&self.labels)?)?;
         }
-        if let Some(tokens) = fresh(&latest, Metric::Tokens) {
-            // The encoder adds the suffix again.
-            let name = TOKENS.trim_end_matches("_total");
-            let help = "Tokens that all runs of the worker in the pod have used";
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            ConstCounter::new(tokens).encode(family.encode_family(&self.labels)?)?;
+        let counters = [
+            (TOKENS, "Tokens that all runs of the worker in the pod have used", Metric::Tokens),
+            (TASKS, "Tasks that have ended since the worker started", Metric::TasksFinished),
+        ];
+        for (name, help, metric) in counters {
+            if let Some(value) = fresh(&latest, metric) {
+                // The encoder adds the suffix again.
+                let name = name.trim_end_matches("_total");
+                let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+                ConstCounter::new(value).encode(family.encode_family(&self.labels)?)?;
+            }
         }
         Ok(())
     }
@@ -107,10 +112,10 @@ mod tests {
 
     #[test]
     fn the_names_are_those_of_the_contract_with_the_names_of_the_pool() {
-        let metrics = [Metric::QueueWaiting, Metric::QueueRunning, Metric::Tokens];
+        let metrics = [Metric::QueueWaiting, Metric::QueueRunning, Metric::Tokens, Metric::TasksFinished];
         let page = page(metrics.map(|metric| reading(metric, State::Fresh)).into());
         let labels = r#"{namespace="demo",pool="coder",role="coder",worker="coder-1"}"#;
-        for name in [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS] {
+        for name in [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS, TASKS] {
             assert!(page.contains(&format!("\n{name}{labels} 3.0\n")), "{name}: {page}");
         }
     }

@@ -156,8 +156,8 @@ impl Known {
             },
             None => Reading { value: None, ..reading(Metric::Tokens, State::Missing, reason, 0) },
         };
-        let last = saved.last.and_then(|last| u64::try_from(last).ok());
-        let checkpoint = last.map(|last| Reading {
+        let checkpoint = saved.last.and_then(|last| u64::try_from(last).ok());
+        let checkpoint = checkpoint.map(|last| Reading {
             age: duration(Duration::ZERO),
             ..reading(Metric::CheckpointTime, State::Fresh, FaultReason::Unspecified, last)
         });
@@ -165,7 +165,13 @@ impl Known {
             age: duration(Duration::ZERO),
             ..reading(Metric::UnclaimedStates, State::Fresh, FaultReason::Unspecified, states)
         });
-        of_worker.into_iter().chain([tokens]).chain(checkpoint).chain(unclaimed).collect()
+        // Workers may count them.
+        let finished = last.and_then(|load| load.finished).map(|finished| Reading {
+            age: age.and_then(duration),
+            ..reading(Metric::TasksFinished, state, reason, finished)
+        });
+        let more = finished.into_iter().chain(checkpoint).chain(unclaimed);
+        of_worker.into_iter().chain([tokens]).chain(more).collect()
     }
 }
 
@@ -226,7 +232,7 @@ mod tests {
 
     fn load(queued: u64, in_flight: u64) -> Load {
         let tokens = Some(Counted { tokens: 7, started: None });
-        Load { queued: Some(queued), in_flight: Some(in_flight), tokens }
+        Load { queued: Some(queued), in_flight: Some(in_flight), tokens, finished: None }
     }
 
     fn shown(snapshot: &Snapshot) -> Vec<(Metric, State, Option<f64>)> {
@@ -250,6 +256,19 @@ mod tests {
         );
         assert_eq!((snapshot.sequence, snapshot.subjects[0].id.as_str()), (1, "coder-1"));
         assert_eq!(known.snapshot(&source(), Some(9), &Saved::default(), at(6)).sequence, 2);
+    }
+
+    #[test]
+    fn tasks_that_have_ended_are_shown_if_the_worker_counts_them() {
+        let mut known = Known::default();
+        let shown_of = |known: &mut Known, seconds: u64| {
+            let snapshot = known.snapshot(&source(), Some(9), &Saved::default(), at(seconds));
+            shown(&snapshot).into_iter().find(|(metric, ..)| *metric == Metric::TasksFinished)
+        };
+        known.take(Ok(load(3, 2)), at(5));
+        assert_eq!(shown_of(&mut known, 5), None);
+        known.take(Ok(Load { finished: Some(4), ..load(3, 2) }), at(6));
+        assert_eq!(shown_of(&mut known, 6), Some((Metric::TasksFinished, State::Fresh, Some(4.0))));
     }
 
     /// It may hold a state that it writes only when it ends.

@@ -391,6 +391,8 @@ pub enum Metric {
     /// Of workers that have no state of their own: saved states that no worker has claimed, as the source last found them.
     /// Stale also of a worker that has started without a state and has one of its own since.
     UnclaimedStates = 108,
+    /// Of workers: tasks that have ended since the worker started, whatever came of them. A counter.
+    TasksFinished = 109,
 }
 impl Metric {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -431,6 +433,7 @@ impl Metric {
             Self::Tokens => "METRIC_TOKENS",
             Self::CheckpointTime => "METRIC_CHECKPOINT_TIME",
             Self::UnclaimedStates => "METRIC_UNCLAIMED_STATES",
+            Self::TasksFinished => "METRIC_TASKS_FINISHED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -470,6 +473,7 @@ impl Metric {
             "METRIC_TOKENS" => Some(Self::Tokens),
             "METRIC_CHECKPOINT_TIME" => Some(Self::CheckpointTime),
             "METRIC_UNCLAIMED_STATES" => Some(Self::UnclaimedStates),
+            "METRIC_TASKS_FINISHED" => Some(Self::TasksFinished),
             _ => None,
         }
     }

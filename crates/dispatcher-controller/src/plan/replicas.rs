@@ -354,7 +354,11 @@ fn present(valid: &ValidDispatcher, observed: &Observed) -> i32 {
 fn decision(policy: &Policy, observed: &Observed, replicas: i32, now: Timestamp) -> Decision {
     let pods: Vec<target::Pod> = observed.pods().map(|pod| for_scaling(pod, observed)).collect();
     let status_replicas = number(pods.len());
-    let target = Target { replicas, status_replicas, pods, cold_start: None, flows: Vec::new() };
+    let window = policy.behavior.down.window;
+    let flow = observed.meter.as_ref().and_then(|meter| meter.flow(window));
+    // Each metric takes it or leaves it.
+    let flows = vec![flow; policy.metrics.len()];
+    let target = Target { replicas, status_replicas, pods, cold_start: None, flows };
     let readings: Vec<Reading> = policy.metrics.iter().map(|metric| reading(metric, observed, now)).collect();
     decide(policy, &target, &readings, &observed.history, now)
 }
@@ -472,6 +476,10 @@ mod trace;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use scaling::flow::{PodCounts, PodMeter};
+
     use crate::{
         load::WorkerLoad,
         tests::{Scene, at, defaults},
@@ -487,10 +495,16 @@ mod tests {
 
     /// The scripted 40 minutes, decided by a pool with this `autoscaling`.
     fn run(autoscaling: &str) -> Run {
+        run_with(autoscaling, false)
+    }
+
+    /// `counts`: the workers count the tasks that have ended. The oldest one does it for all: it is never removed.
+    fn run_with(autoscaling: &str, counts: bool) -> Run {
+        let mut meter = PodMeter::default();
         let mut scene = Scene::new(&format!("{{role: coder, autoscaling: {autoscaling}}}"));
         let valid = validate(&scene.observed().dispatcher, &defaults(&[])).unwrap();
         let Workers::Scaled(policy) = valid.workers else { panic!("it is scaled") };
-        trace::run(COLD_START, |Step { now, workers, busy, waiting }| {
+        trace::run(COLD_START, |Step { now, workers, busy, waiting, finished }| {
             let pods = workers.iter().map(|worker| {
                 let (created, ready) = (at(worker.created), at(worker.created + COLD_START));
                 let (phase, status) =
@@ -513,7 +527,22 @@ mod tests {
                 };
                 if is_ready(worker.created) { known } else { WorkerLoad::default() }
             });
-            scene.loads(loads.collect());
+            let loads: Vec<WorkerLoad> = loads.collect();
+            if counts {
+                let known = workers.iter().zip(&loads).enumerate();
+                let counts = known.filter(|(_, (worker, _))| is_ready(worker.created));
+                let counts = counts.map(|(index, (worker, load))| PodCounts {
+                    uid: worker.uid.to_string(),
+                    finished: if index == 0 { *finished as f64 } else { 0.0 },
+                    waiting: load.queued.unwrap().0 as f64,
+                    running: load.in_flight.unwrap() as f64,
+                });
+                let counts: Vec<PodCounts> = counts.collect();
+                let ready = counts.iter().map(|pod| pod.uid.as_str()).collect();
+                meter.observe(&counts, &ready, at(*now));
+                scene.observe(|observed| observed.meter = Some(Arc::new(meter.clone())));
+            }
+            scene.loads(loads);
             let from = i32::try_from(workers.len()).unwrap();
             let decision = decision(&policy, scene.observed(), from, at(*now));
             let to = decision.record.to;
@@ -529,6 +558,14 @@ mod tests {
         // Its loads are of now, so nothing waits until the new workers have taken tasks: each cold start doubles them.
         assert!(run.peak >= 12 && run.peak <= 64 && run.waiting < 5, "{run:?}");
         assert!(run.replica_minutes < 40 * 20, "{run:?}");
+    }
+
+    #[test]
+    fn tasks_wait_less_where_workers_count_those_that_have_ended() {
+        let (by_queue, by_arrivals) = (run("{}"), run_with("{}", true));
+        assert!(by_arrivals.turns <= 2, "{by_arrivals:?}");
+        assert!(by_arrivals.waited < by_queue.waited, "{by_arrivals:?} {by_queue:?}");
+        assert!(by_arrivals.replica_minutes <= by_queue.replica_minutes, "{by_arrivals:?} {by_queue:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! the last minute, and the load that was last observed. The values that a restart needs are in the status.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -10,7 +10,10 @@ use std::{
 use api::aidispatcher::{AIDispatcher, AIDispatcherStatus};
 use jiff::Timestamp;
 use runtime::watch::cache::Cache;
-use scaling::history::History;
+use scaling::{
+    flow::{PodCounts, PodMeter},
+    history::History,
+};
 use workload::time::elapsed;
 
 use crate::{MEASURED_EVERY, load::PoolLoad};
@@ -27,7 +30,7 @@ const SAMPLES_APART: Duration = Duration::from_secs(2);
 pub(crate) struct Pools(Arc<Mutex<HashMap<String, Pool>>>);
 
 /// The past of one pool.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     /// `None`: this process has not decided yet.
     pub(crate) history: Option<History>,
@@ -41,6 +44,19 @@ pub(crate) struct Pool {
     /// When this process first observed it.
     pub(crate) first_observed: Option<Timestamp>,
     pub(crate) last: Option<Observation>,
+    /// Of a pool whose workers count the tasks that have ended.
+    pub(crate) meter: Option<Arc<PodMeter>>,
+}
+
+/// The tasks of a pool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Tasks {
+    /// Of the workers that count those that have ended.
+    pub(crate) counts: Vec<PodCounts>,
+    /// Those that wait for all workers together.
+    pub(crate) shared: f64,
+    /// Uids of the pods that are Ready.
+    pub(crate) ready: BTreeSet<String>,
 }
 
 /// The load in the last reconcile.
@@ -83,6 +99,7 @@ impl Pools {
         uid: &str,
         observation: Observation,
         readings: impl Iterator<Item = (&'r str, u64)>,
+        tasks: &Tasks,
     ) -> (Pool, TokenRate) {
         let mut pools = self.lock();
         let pool = pools.entry(uid.to_owned()).or_default();
@@ -94,6 +111,7 @@ impl Pools {
         if pool.last.is_none_or(|last| last.at != observation.at) {
             pool.last = Some(observation);
             pool.read(readings);
+            pool.count(tasks, observation.at);
         }
         let rate = pool.rate(pool.used, observation.at);
         let rate = if pool.readings.is_empty() { TokenRate::default() } else { rate };
@@ -135,6 +153,15 @@ impl Pool {
             read.insert(uid.to_owned(), tokens);
         }
         self.readings = read;
+    }
+
+    fn count(&mut self, tasks: &Tasks, now: Timestamp) {
+        if tasks.counts.is_empty() && self.meter.is_none() {
+            return;
+        }
+        let ready = tasks.ready.iter().map(String::as_str).collect();
+        let meter = Arc::make_mut(self.meter.get_or_insert_default());
+        meter.observe_with_shared(&tasks.counts, tasks.shared, &ready, now);
     }
 
     fn rate(&mut self, total: i64, now: Timestamp) -> TokenRate {
@@ -223,7 +250,8 @@ mod tests {
         let observe = |tokens: u64, seconds: i64| {
             let observation =
                 Observation { at: at(seconds), load: PoolLoad { tokens, ..PoolLoad::default() } };
-            let (pool, rate) = pools.record("coder", observation, [("a", tokens)].into_iter());
+            let (pool, rate) =
+                pools.record("coder", observation, [("a", tokens)].into_iter(), &Tasks::default());
             (pool.first_observed, pool.last, rate)
         };
         for (tokens, seconds) in [(1_000, 0), (1_300, 30), (1_300, 60)] {

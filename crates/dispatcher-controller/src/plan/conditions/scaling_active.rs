@@ -5,7 +5,10 @@ use std::time::Duration;
 use api::{conditions, monitor::metrics, reasons};
 use jiff::Timestamp;
 use runtime::write::conditions::Verdict;
-use scaling::{decide::conclusion::Active, policy::Kind};
+use scaling::{
+    decide::{Decision, conclusion::Active},
+    policy::Kind,
+};
 use workload::{faults::container::quote, time::remaining};
 
 use super::{checkpoint_failed::others, fails, holds};
@@ -57,6 +60,7 @@ pub(super) fn scaling_active(
                     "the number of workers follows the queue, and workers whose load is not known count as busy"
                 }
                 (Some(_), false) => "the number of workers follows the queues that are known",
+                (None, _) if follows_arrivals(decision) => "the number of workers follows what arrives",
                 (None, _) => "the number of workers follows the queue",
             };
             holds(type_, reasons::VALID_METRIC_FOUND, message(words))
@@ -83,6 +87,10 @@ pub(super) fn scaling_active(
         }
     };
     (Some(verdict), requeue_after)
+}
+
+fn follows_arrivals(decision: &Decision) -> bool {
+    decision.record.inputs.metrics.iter().any(|metric| metric.flow.is_some())
 }
 
 /// Why tokens per minute are not known although queues are.

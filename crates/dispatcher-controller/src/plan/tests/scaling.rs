@@ -1,5 +1,9 @@
 //! Plans for the number of workers, by their load.
 
+use std::sync::Arc;
+
+use ::scaling::flow::{PodCounts, PodMeter};
+
 use super::*;
 
 #[test]
@@ -714,4 +718,42 @@ fn the_marks_of_a_pool_whose_smaller_number_is_refused_are_taken_off() {
     assert_eq!(replicas(&plan), 1, "they are all alike");
     scene.note(&plan, at(-60));
     assert_eq!(marks(&scene.plan()).len(), 2);
+}
+
+/// Two workers that have begun and ended two tasks a second for two minutes, each of one second, and now so many a second
+/// arrive for 20 s.
+fn with_arrivals(scene: &mut Scene, more: u32) {
+    let mut meter = PodMeter::default();
+    let uids: Vec<String> = scene.observed().pods().map(|pod| pod.uid().to_owned()).collect();
+    let ready = uids.iter().map(String::as_str).collect();
+    for step in 0..=28_u32 {
+        let burst = f64::from(step.saturating_sub(24)) * 5.0 * f64::from(more) / 2.0;
+        let counts: Vec<PodCounts> = uids
+            .iter()
+            .map(|uid| PodCounts {
+                uid: uid.clone(),
+                finished: f64::from(step) * 5.0,
+                waiting: burst,
+                running: 1.0,
+            })
+            .collect();
+        meter.observe(&counts, &ready, at(i64::from(step) * 5 - 140));
+    }
+    scene.observe(|observed| observed.meter = Some(Arc::new(meter)));
+}
+
+#[test]
+fn workers_that_count_ended_tasks_are_scaled_by_what_arrives() {
+    let mut scene = Scene::ready("{role: coder, autoscaling: {maxReplicas: 50}}", 2);
+    scene.loads(vec![load(5, 1), load(5, 1)]);
+    let by_queue = scene.plan();
+    let message = |plan: &Plan| condition(plan, "ScalingActive").unwrap().message.clone();
+    assert_eq!(message(&by_queue), "the number of workers follows the queue");
+    assert_eq!(by_queue.status.desired_replicas, 4, "ten wait, five of them for each");
+    with_arrivals(&mut scene, 4);
+    let by_arrivals = scene.plan();
+    assert_eq!(message(&by_arrivals), "the number of workers follows what arrives");
+    assert!(by_arrivals.status.desired_replicas > 4, "six a second arrive: {:?}", by_arrivals.status);
+    with_arrivals(&mut scene, 0);
+    assert_eq!(scene.plan().status.desired_replicas, 2);
 }
