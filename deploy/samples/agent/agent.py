@@ -7,7 +7,7 @@ STATE = pathlib.Path(os.environ["STATE_DIR"], "sessions.json")
 state = json.loads(STATE.read_text()) if STATE.exists() else {"sessions": {}, "waiting": []}
 memory = pathlib.Path(os.environ.get("MEMORY_DIR", "."), "memory.jsonl")
 memories = [json.loads(line) for line in memory.open()] if memory.exists() else []
-tasks, load, lock = queue.Queue(), {"in_flight": 0, "tokens": 0}, threading.RLock()
+tasks, load, lock = queue.Queue(), {"in_flight": 0, "tokens": 0, "done": 0}, threading.RLock()
 started = time.time()
 
 def log(body, **attributes):
@@ -29,7 +29,7 @@ def work():
             state["sessions"].setdefault(task["session"], []).append(task["text"])
             state["waiting"].remove(task)
             save()
-        load.update(in_flight=0, tokens=load["tokens"] + len(task["text"].split()))
+        load.update(in_flight=0, done=load["done"] + 1, tokens=load["tokens"] + len(task["text"].split()))
         log("done", session=task["session"])
 
 class Handler(BaseHTTPRequestHandler):
@@ -42,7 +42,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         metrics = f"agent_queue_depth {tasks.qsize()}\nagent_tasks_in_flight {load['in_flight']}\n" \
-                  f"agent_tokens_total {load['tokens']}\nprocess_start_time_seconds {started}\n"
+                  f"agent_tasks_total {load['done']}\nagent_tokens_total {load['tokens']}\n" \
+                  f"process_start_time_seconds {started}\n"
         self.answer(200, metrics if self.path == "/metrics" else json.dumps({**state, "memories": len(memories)}))
 
     def answer(self, status, body):

@@ -7,7 +7,6 @@
 mod files;
 mod node_death;
 mod scaling;
-mod svg;
 
 use std::process::ExitCode;
 

@@ -9,21 +9,26 @@
 //! The policies are those of `crates/scaling`, the same code that the controller runs. The HorizontalPodAutoscaler is that
 //! crate without its additions; its tests compare it with a transcription of Kubernetes' rules.
 //!
-//! **Invariant:** equal arguments give equal output. Nothing is asked of a cluster.
+//! **Invariant:** equal arrivals and arguments give equal output. Nothing is asked of a cluster.
 //!
 //! - `arrivals.rs`: reads requests from a file.
+//! - `past.rs`: makes requests from rates that a Prometheus-compatible server remembers.
 //! - `model.rs`: the queue and the replicas.
 //! - `policies.rs`: the scaling policies.
 //! - `quality.rs`: how well the AIScaler scales, against goals.
-//! - `table.rs`: the results as text.
+//! - `random.rs`: random numbers that are the same on every machine.
+//! - `table.rs`: the results as text; `picture.rs`: as a picture.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the table is its output")]
 
 mod arrivals;
 mod model;
+mod past;
+mod picture;
 mod policies;
 mod quality;
+mod random;
 mod table;
 
 use std::{
@@ -36,7 +41,8 @@ use clap::Parser;
 
 use crate::{
     arrivals::{Costs, Request},
-    model::Model,
+    model::{ColdStart, Model},
+    past::Past,
     policies::{Policy, scaler_of},
     quality::{COLD_STARTS, HEADING, SHAPES, Shape, row, summary},
 };
@@ -46,8 +52,10 @@ use crate::{
 #[command(name = "replay", version)]
 struct Cli {
     /// CSV file of requests: time, context tokens, generated tokens; or time, seconds that it takes
-    #[arg(long, value_name = "FILE", required_unless_present = "quality")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["quality", "prometheus"], conflicts_with = "prometheus")]
     arrivals: Option<PathBuf>,
+    #[command(flatten)]
+    past: Past,
     /// AIScaler manifest to try, once for each; `metricType: queue_depth` alone
     #[arg(long = "scaler", value_name = "FILE", required_unless_present = "quality")]
     scalers: Vec<PathBuf>,
@@ -66,11 +74,14 @@ struct Cli {
     /// Seconds per generated token
     #[arg(long, default_value_t = 0.025)]
     generated_seconds: f64,
-    /// Seconds from when a replica is ordered until it serves
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=7_200))]
-    cold_start: u32,
+    /// Seconds from when a replica is ordered until it serves; or a range such as 30..120, of which each is as likely
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = ColdStart::parse)]
+    cold_start: ColdStart,
+    /// Writes what waits and how many replicas there are, over the time, as a picture (SVG)
+    #[arg(long, value_name = "FILE", conflicts_with = "quality")]
+    picture: Option<PathBuf>,
     /// Compare with goals instead: on arrivals of several shapes, or on those of files, each request so many times
-    #[arg(long, value_name = "FILE:TIMES", num_args = 0.., conflicts_with_all = ["arrivals", "scalers", "fixed"])]
+    #[arg(long, value_name = "FILE:TIMES", num_args = 0.., conflicts_with_all = ["arrivals", "prometheus", "scalers", "fixed"])]
     quality: Option<Vec<String>>,
     /// Who counts what arrives, for the AIScalers that are compared with goals
     #[arg(long, value_enum, default_value_t = CountedBy::Engines, requires = "quality")]
@@ -123,7 +134,10 @@ fn run(cli: &Cli) -> anyhow::Result<String> {
     if let Some(files) = &cli.quality {
         return compared_with_goals(cli, files);
     }
-    let requests = read(cli, &cli.arrivals.clone().unwrap_or_default(), cli.repeat)?;
+    let requests = match &cli.past.prometheus {
+        Some(server) => cli.past.read(server)?,
+        None => read(cli, &cli.arrivals.clone().unwrap_or_default(), cli.repeat)?,
+    };
     let model = Model { slots: cli.slots, cold_start: cli.cold_start, slowdown: cli.slowdown };
     let mut rows = Vec::new();
     for path in &cli.scalers {
@@ -138,6 +152,10 @@ fn run(cli: &Cli) -> anyhow::Result<String> {
     }
     for replicas in &cli.fixed {
         rows.push((format!("fixed {replicas}"), model::run(&model, &requests, Policy::Fixed(*replicas))));
+    }
+    if let Some(path) = &cli.picture {
+        std::fs::write(path, picture::svg(&rows))
+            .with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(table::of(&rows, cli.promise))
 }
@@ -157,7 +175,8 @@ fn compared_with_goals(cli: &Cli, files: &[String]) -> anyhow::Result<String> {
         let times = times.parse().with_context(|| format!("{file}: write FILE:TIMES"))?;
         let path = Path::new(path);
         let name = format!("{} x{times}", path.file_stem().unwrap_or_default().to_string_lossy());
-        let model = |cold_start| Model { slots: cli.slots, cold_start, slowdown: cli.slowdown };
+        let model =
+            |seconds| Model { slots: cli.slots, cold_start: ColdStart::of(seconds), slowdown: cli.slowdown };
         loads.push((name, read(cli, path, times)?, COLD_STARTS.map(model)));
     }
     if files.is_empty() {

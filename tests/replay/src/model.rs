@@ -7,6 +7,7 @@
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
+    fmt,
 };
 
 use crate::arrivals::Request;
@@ -15,10 +16,54 @@ use crate::arrivals::Request;
 pub(crate) struct Model {
     /// Requests that a replica works on at a time.
     pub(crate) slots: u32,
-    /// In seconds.
-    pub(crate) cold_start: u32,
+    pub(crate) cold_start: ColdStart,
     /// How much longer a request takes if all slots are taken when it begins: 0.5 for half as long again.
     pub(crate) slowdown: f64,
+}
+
+/// Seconds from the order of a replica until it serves: each in these bounds is as likely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ColdStart {
+    shortest: u32,
+    longest: u32,
+}
+
+impl ColdStart {
+    const LONGEST: u32 = 7_200;
+
+    pub(crate) const fn of(seconds: u32) -> Self {
+        Self { shortest: seconds, longest: seconds }
+    }
+
+    /// `60`, or `30..120`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (shortest, longest) = text.split_once("..").unwrap_or((text, text));
+        let seconds = |text: &str| text.parse().ok().filter(|seconds| (1..=Self::LONGEST).contains(seconds));
+        match (seconds(shortest), seconds(longest)) {
+            (Some(shortest), Some(longest)) if shortest <= longest => Ok(Self { shortest, longest }),
+            _ => Err(format!(
+                "{text:?} is neither seconds nor a range: write 60 or 30..120, 1 to {}",
+                Self::LONGEST
+            )),
+        }
+    }
+
+    /// Equal replicas take equal times.
+    fn of_replica(self, id: u32) -> i64 {
+        let choices = u64::from(self.longest - self.shortest) + 1;
+        // Fibonacci hashing spreads the numbers that follow each other.
+        let spread = u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        i64::from(self.shortest) + (spread % choices) as i64
+    }
+}
+
+impl fmt::Display for ColdStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.shortest == self.longest {
+            true => write!(f, "{}", self.shortest),
+            false => write!(f, "{}..{}", self.shortest, self.longest),
+        }
+    }
 }
 
 /// What an autoscaler sees.
@@ -60,7 +105,20 @@ pub(crate) struct Outcome {
     pub(crate) most: usize,
     /// How often an addition followed a removal, or the reverse.
     pub(crate) turns: u32,
+    /// A quarter of a minute apart.
+    pub(crate) course: Vec<Moment>,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) second: u32,
+    pub(crate) waiting: usize,
+    /// Those that start count.
+    pub(crate) replicas: usize,
+}
+
+/// In seconds.
+const MOMENTS_APART: u32 = 15;
 
 /// After the last arrival, so that what a policy keeps counts as well.
 const TAIL: u32 = 900;
@@ -70,11 +128,11 @@ const LONG_AGO: i64 = -86_400;
 pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) -> Outcome {
     let mut outcome = Outcome { waits: Vec::with_capacity(requests.len()), ..Outcome::default() };
     let mut next_id = 0;
-    let mut new = |created: i64, ready: i64| {
+    let mut new = |created: i64| {
         next_id += 1;
-        Replica { id: next_id, created, ready }
+        Replica { id: next_id, created, ready: created + model.cold_start.of_replica(next_id) }
     };
-    let mut replicas: Vec<Replica> = (0..policy.least()).map(|_| new(LONG_AGO, LONG_AGO)).collect();
+    let mut replicas: Vec<Replica> = (0..policy.least()).map(|_| new(LONG_AGO)).collect();
     let mut running = BinaryHeap::<Reverse<u64>>::new();
     let mut waiting = VecDeque::<Request>::new();
     let mut arriving = requests.iter().copied().peekable();
@@ -96,13 +154,17 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) 
             let wanted = policy.decide(&Seen { now, waiting, running, finished, replicas: &replicas });
             let before = replicas.len();
             for _ in before..wanted {
-                replicas.push(new(clock, clock + i64::from(model.cold_start)));
+                replicas.push(new(clock));
             }
             replicas.truncate(wanted);
             let step = wanted.cmp(&before) as i8;
             outcome.turns += u32::from(step != 0 && direction != 0 && step != direction);
             direction = if step == 0 { direction } else { step };
             outcome.most = outcome.most.max(wanted);
+        }
+        if now % MOMENTS_APART == 0 {
+            let moment = Moment { second: now, waiting: waiting.len(), replicas: replicas.len() };
+            outcome.course.push(moment);
         }
         outcome.replica_minutes += replicas.len() as f64 / 60.0;
         let ready = replicas.iter().filter(|replica| replica.ready <= clock).count();
@@ -180,7 +242,7 @@ mod tests {
         }
     }
 
-    const MODEL: Model = Model { slots: 2, cold_start: 30, slowdown: 0.0 };
+    const MODEL: Model = Model { slots: 2, cold_start: ColdStart::of(30), slowdown: 0.0 };
 
     fn requests(count: u32, every: f64, takes: f64) -> Vec<Request> {
         (0..count).map(|index| Request { at: f64::from(index) * every, takes }).collect()
@@ -201,6 +263,27 @@ mod tests {
         assert_eq!((enough.most, enough.turns), (2, 0));
         let minutes = (59.0 + 900.0 + 1.0) * 2.0 / 60.0;
         assert!((enough.replica_minutes - minutes).abs() < 0.1, "{}", enough.replica_minutes);
+    }
+
+    #[test]
+    fn cold_starts_of_a_range_are_all_taken() {
+        assert_eq!(ColdStart::parse("60"), Ok(ColdStart::of(60)));
+        let range = ColdStart::parse("30..33").unwrap();
+        let mut taken: Vec<i64> = (0..100).map(|id| range.of_replica(id)).collect();
+        taken.sort_unstable();
+        taken.dedup();
+        assert_eq!(taken, [30, 31, 32, 33]);
+        for text in ["", "0", "7201", "60..30", "a..b", "-1"] {
+            assert!(ColdStart::parse(text).unwrap_err().contains("30..120"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_course_has_a_moment_for_each_quarter_of_a_minute() {
+        let outcome = run(&MODEL, &requests(60, 1.0, 3.0), Fixed(1));
+        let first = outcome.course[..3].iter().map(|moment| (moment.second, moment.replicas));
+        assert_eq!(first.collect::<Vec<_>>(), [(0, 1), (15, 1), (30, 1)]);
+        assert!(outcome.course[3].waiting > outcome.course[1].waiting, "{:?}", &outcome.course[..4]);
     }
 
     #[test]

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use crate::{
         arrivals::Request,
-        model::{self, Model},
+        model::{self, ColdStart, Model},
     };
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         let of_second =
             |second| (0..burst(second)).map(move |_| Request { at: f64::from(second), takes: 5.0 });
         let requests: Vec<Request> = (0..900).flat_map(of_second).collect();
-        let model = Model { slots: 5, cold_start: 30, slowdown: 0.0 };
+        let model = Model { slots: 5, cold_start: ColdStart::of(30), slowdown: 0.0 };
         let scaler = scaler_of(SAMPLE, "five").unwrap();
         for policy in [Policy::scaler(&scaler).unwrap(), Policy::hpa(&scaler).unwrap()] {
             let kind = policy.kind();

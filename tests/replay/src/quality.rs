@@ -4,8 +4,9 @@ use std::fmt;
 
 use crate::{
     arrivals::Request,
-    model::{self, Model, Outcome},
+    model::{self, ColdStart, Model, Outcome},
     policies::{Policy, Scaler},
+    random::Random,
 };
 
 /// A load of an hour.
@@ -107,37 +108,18 @@ pub(crate) struct Summary {
 impl Shape {
     /// Equal seeds give equal requests.
     pub(crate) fn requests(&self, seed: u64) -> Vec<Request> {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::of(seed);
         let mut requests = Vec::new();
         let mut at = 0.0;
         while at < HOUR {
             at += random.exponential(1.0 / (self.rate)(at).max(0.01));
-            // A short and a long part, as prompts and answers are.
-            let takes = self.takes * (0.3 + 0.7 * random.exponential(1.0));
-            requests.push(Request { at, takes });
+            requests.push(Request { at, takes: random.time_of_request(self.takes) });
         }
         requests
     }
 
     pub(crate) fn model(&self, cold_start: u32) -> Model {
-        Model { slots: self.slots, cold_start, slowdown: self.slowdown }
-    }
-}
-
-/// Xorshift: enough for arrivals, and the same on every machine.
-struct Random(u64);
-
-impl Random {
-    /// Above 0, at most 1.
-    fn share(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * self.share().ln()
+        Model { slots: self.slots, cold_start: ColdStart::of(cold_start), slowdown: self.slowdown }
     }
 }
 

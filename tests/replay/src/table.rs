@@ -37,7 +37,13 @@ mod tests {
 
     #[test]
     fn each_policy_is_a_line_below_the_heading() {
-        let outcome = Outcome { waits: vec![0.0, 0.0, 0.0, 12.0], replica_minutes: 30.4, most: 3, turns: 1 };
+        let outcome = Outcome {
+            waits: vec![0.0, 0.0, 0.0, 12.0],
+            replica_minutes: 30.4,
+            most: 3,
+            turns: 1,
+            course: Vec::new(),
+        };
         let table = of(&[("AIScaler chat".to_owned(), outcome)], 10.0);
         let expected = "\
 policy           p50 s    p95 s    p99 s     > 10 s  replica-minutes   most  turns

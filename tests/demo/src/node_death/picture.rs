@@ -1,7 +1,7 @@
 //! The timeline as SVG. Pure: the same record is always the same picture.
 
 use super::record::{Event, EventKind, Record, Workload};
-use crate::svg::{Svg, escaped};
+use svg::{Svg, escaped};
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 24.0;

@@ -4,7 +4,7 @@ use super::{
     course::{self, AT_ONCE, Moment, REQUEST_SECONDS},
     record::{Autoscaler, EventKind, Record, Settings},
 };
-use crate::svg::{Svg, escaped};
+use svg::{Svg, escaped};
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 24.0;
@@ -126,7 +126,9 @@ fn conditions(record: &Record) -> [String; 2] {
         ),
         format!(
             "Both: {target_value} requests per replica, {min_replicas} to {max_replicas} replicas, scale-down window \
-             {down_window_seconds} s (default 300 s), the queue is read every {period_seconds} s (default)."
+             {down_window_seconds} s (default 300 s). The HPA reads the queue every {period_seconds} s, the AIScaler \
+             every {} s (defaults).",
+            period_seconds / 3,
         ),
     ]
 }
