@@ -9,6 +9,10 @@ fn base() -> Value {
     json!({"deploymentName": "web", "metricType": "queue_depth", "targetValue": 5, "maxReplicas": 10})
 }
 
+fn counted() -> Value {
+    json!({"prometheus": {"query": "q", "completionsQuery": "c"}})
+}
+
 fn prometheus() -> Value {
     json!({"prometheus": {"query": "sum(queue)"}})
 }
@@ -154,6 +158,12 @@ async fn a_source_is_one_query_or_one_metric_of_the_pods() {
                 json!({"metricType": "custom"}),
                 json!({"metricType": "custom", "source": prometheus()}),
             ),
+            case(
+                "source.prometheus.completionsQuery",
+                "completionsQuery needs metricType queue_depth",
+                json!({"metricType": "custom", "source": counted()}),
+                json!({"metricType": "queue_depth", "source": counted()}),
+            ),
             case("source", one, source(json!({})), source(prometheus())),
             case(
                 "source",
@@ -237,6 +247,12 @@ async fn additional_metrics_are_validated_like_the_first() {
                 "source is required with metricType custom",
                 metric(json!({"metricType": "custom"})),
                 metric(json!({"metricType": "custom", "source": prometheus()})),
+            ),
+            case(
+                "additionalMetrics[0].source.prometheus.completionsQuery",
+                "completionsQuery needs metricType queue_depth",
+                metric(json!({"metricType": "tokens_per_minute", "source": counted()})),
+                metric(json!({"metricType": "queue_depth", "source": counted()})),
             ),
             case(
                 "additionalMetrics[0].source",

@@ -191,7 +191,7 @@ pub struct Autoscaling {
     #[schemars(extend("default" = "PerWorker"))]
     pub queue: Queue,
 
-    /// How the number follows the queue. Default: QueueAndBusyWorkers.
+    /// How the number follows the load. Default: QueueAndBusyWorkers.
     // The default is not serialized, so that the hash of specs without this field does not change.
     #[serde(default, skip_serializing_if = "QueueRule::is_default")]
     #[schemars(extend("default" = "QueueAndBusyWorkers"))]
@@ -203,10 +203,10 @@ pub struct Autoscaling {
     pub behavior: Option<Behavior>,
 }
 
-/// How the number of workers follows the queue.
+/// How the number of workers follows the load.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QueueRule {
-    /// ceil(queued / tasksPerWorker) + busy workers. By default workers are removed when fewer were enough for five minutes.
+    /// ceil(queued / tasksPerWorker) + busy workers, or what arrives if all workers count ended tasks. By default workers are removed when fewer were enough for five minutes.
     /// Idle workers are removed first; a busy one only if maxReplicas requires it or deletion costs cannot be set in time.
     #[default]
     QueueAndBusyWorkers,

@@ -131,24 +131,26 @@ fn tasks<'p>(
     loads: &BTreeMap<String, WorkerLoad>,
 ) -> Tasks {
     let is_shared = has_shared_queue(dispatcher);
-    let mut tasks = Tasks::default();
-    for pod in pods.filter(|pod| pod.is_ready) {
-        tasks.ready.insert(pod.uid().to_owned());
-        let Some(load) = loads.get(pod.uid()) else { continue };
-        let (Some((queued, _)), Some(running), Some(finished)) = (load.queued, load.in_flight, load.finished)
-        else {
-            continue;
-        };
-        let queued = queued as f64;
-        if is_shared {
-            tasks.shared = tasks.shared.max(queued);
+    let mut tasks = Tasks { shared: is_shared.then_some(0.0), ..Tasks::default() };
+    for pod in pods {
+        let uid = pod.uid().to_owned();
+        tasks.live.insert(uid.clone());
+        let load = loads.get(pod.uid());
+        let known = load.and_then(|load| Some((load.queued?.0, load.in_flight?, load.finished?)));
+        // A worker may not be Ready while it works.
+        if pod.is_ready || known.is_some() {
+            tasks.expected.insert(uid.clone());
         }
-        tasks.counts.push(PodCounts {
-            uid: pod.uid().to_owned(),
-            finished: finished as f64,
-            waiting: if is_shared { 0.0 } else { queued },
-            running: running as f64,
-        });
+        let Some((queued, running, finished)) = known else { continue };
+        let queued = queued as f64;
+        let waiting = match &mut tasks.shared {
+            Some(shared) => {
+                *shared = shared.max(queued);
+                0.0
+            }
+            None => queued,
+        };
+        tasks.counts.push(PodCounts { uid, finished: finished as f64, waiting, running: running as f64 });
     }
     tasks
 }
@@ -317,6 +319,39 @@ mod tests {
     use crate::tests::{at, dispatcher};
 
     use super::*;
+
+    #[test]
+    fn tasks_are_those_of_all_pods_that_report_and_a_shared_queue_counts_once() {
+        let mut scene = crate::tests::Scene::ready("{role: coder, autoscaling: {queue: Shared}}", 3);
+        let node = "node: a, phase: Running";
+        scene.pods(&[
+            &format!("{{name: coder-0, ready: true, {node}}}"),
+            &format!("{{name: coder-1, ready: false, {node}}}"),
+            &format!("{{name: coder-2, ready: false, {node}}}"),
+        ]);
+        let counted = |queued, running, finished| WorkerLoad {
+            finished: Some(finished),
+            ..crate::tests::load(queued, running)
+        };
+        scene.loads(vec![counted(7, 1, 20), counted(8, 1, 30)]);
+        let observed = scene.observed();
+        let of = |observed: &Observed| tasks(&observed.dispatcher, observed.pods(), &observed.loads);
+        let shared = of(observed);
+        assert_eq!(shared.shared, Some(8.0));
+        let counts = |tasks: &Tasks| {
+            let counts = tasks.counts.iter();
+            counts.map(|pod| [pod.waiting, pod.running, pod.finished]).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&shared), [[0.0, 1.0, 20.0], [0.0, 1.0, 30.0]]);
+        assert_eq!(
+            (shared.expected.len(), shared.live.len()),
+            (2, 3),
+            "the third reports nothing and is not Ready"
+        );
+        scene.edit_spec(|spec| spec.autoscaling.as_mut().unwrap().queue = Queue::PerWorker);
+        let each = of(scene.observed());
+        assert_eq!((each.shared, counts(&each)[1]), (None, [8.0, 1.0, 30.0]));
+    }
 
     #[test]
     fn the_load_is_not_followed_at_once_while_nothing_can_be_written() {

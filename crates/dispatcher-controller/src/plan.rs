@@ -11,7 +11,11 @@ use runtime::{
     reconcile::Decision,
     write::{events::Note, refusal::Refusal},
 };
-use scaling::history::History;
+use scaling::{
+    decide::record::{FlowInputs, MetricInputs},
+    history::History,
+    reading::Milli,
+};
 use serde::Serialize;
 use workload::templates::deployment::RenderedDeployment;
 
@@ -228,6 +232,15 @@ fn scale_reason(sizing: &Sizing) -> String {
     let metric = decision.conclusion.winner.and_then(|winner| decision.record.inputs.metrics.get(winner));
     match metric {
         Some(metric) if metric.name.as_str() == TOKENS => "tokens per minute".to_owned(),
+        Some(MetricInputs { flow: Some(FlowInputs { flow, .. }), .. }) => {
+            let units = |value: Milli| value.count() as f64 / 1_000.0;
+            let (rate, takes) = (units(flow.rate.max(flow.recent_rate)), units(flow.takes));
+            format!(
+                "{rate:.1} tasks/s arrive and take {takes:.1} s, and {:.0} wait; busy workers: {}",
+                units(flow.waiting),
+                supply.busy
+            )
+        }
         Some(_) => format!("queued tasks; busy workers: {}", supply.busy),
         None => "the bounds of spec.autoscaling".to_owned(),
     }

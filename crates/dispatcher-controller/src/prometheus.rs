@@ -249,7 +249,12 @@ mod tests {
     }
 
     fn load(prometheus: &Prometheus, worker: &str) -> WorkerLoad {
-        let streamed = WorkerLoad { queued: Some((99, at(0))), tokens: Some(7), ..WorkerLoad::default() };
+        let streamed = WorkerLoad {
+            queued: Some((99, at(0))),
+            finished: Some(3),
+            tokens: Some(7),
+            ..WorkerLoad::default()
+        };
         prometheus.replace_load(streamed, "uid-of-coder", worker)
     }
 
@@ -267,6 +272,7 @@ mod tests {
         prometheus.ask(&coder, at(0)).await;
         let first = load(&prometheus, "coder-0");
         assert_eq!((first.queued, first.in_flight, first.tokens), (Some((7, at(0))), Some(2), Some(7)));
+        assert_eq!(first.finished, None, "it is of another time than the queue of Prometheus");
         for missing in ["coder-1", "coder-2", "coder-3"] {
             let load = load(&prometheus, missing);
             assert_eq!(load.queued, None);

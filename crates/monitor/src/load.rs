@@ -100,7 +100,7 @@ other 1
         let load = Load::of("agent_queue_depth 0\n").unwrap();
         assert_eq!((load.queued, load.in_flight, load.tokens), (Some(0), None, None));
         assert_eq!(load.missing().collect::<Vec<_>>(), ["agent_tasks_in_flight", "agent_tokens_total"]);
-        assert_eq!(load.finished, None, "and nobody misses it");
+        assert_eq!(load.finished, None, "and it is not required");
     }
 
     #[test]

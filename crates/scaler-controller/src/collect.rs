@@ -93,19 +93,8 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
         return if is_read { Polled::Changed } else { Polled::Unchanged };
     }
     let question = Question::of(&scaler.spec);
-    let sources = valid.sources.iter().enumerate();
-    let sources = sources.filter(|(index, _)| !valid.follows_arrivals(*index));
-    let reading = sources.map(|(index, source)| {
-        let (valid, question) = (&valid, &question);
-        async move {
-            if let Some(answer) = answer(ctx, valid, index, source, now).await {
-                ctx.counts.read(source, &answer);
-                note(ctx, scaler, question, index, answer);
-            }
-        }
-    });
-    // A slow source holds up no other.
-    join_all(reading).await;
+    let others = (0..valid.sources.len()).filter(|index| !valid.follows_arrivals(*index)).collect();
+    read_each(ctx, scaler, &valid, &question, others, now).await;
     // After them, so that the version that a decision is written to is as new as it can be.
     if is_read && is_found {
         read_scale(ctx, &valid, now).await;
@@ -132,14 +121,27 @@ pub(crate) async fn read_queues(ctx: &Context, scaler: &Arc<AIScaler>, now: Time
         return Polled::Unchanged;
     }
     let question = Question::of(&scaler.spec);
-    for index in followed {
-        let Some(source) = valid.sources.get(index) else { continue };
-        if let Some(answer) = answer(ctx, &valid, index, source, now).await {
-            ctx.counts.read(source, &answer);
-            note(ctx, scaler, &question, index, answer);
-        }
-    }
+    read_each(ctx, scaler, &valid, &question, followed, now).await;
     Polled::Changed
+}
+
+/// Reads the sources of these numbers. A slow source holds up no other.
+async fn read_each(
+    ctx: &Context,
+    scaler: &AIScaler,
+    valid: &ValidScaler,
+    question: &Question,
+    indices: Vec<usize>,
+    now: Timestamp,
+) {
+    let reading = indices.into_iter().filter_map(|index| Some((index, valid.sources.get(index)?)));
+    let reading = reading.map(|(index, source)| async move {
+        if let Some(answer) = answer(ctx, valid, index, source, now).await {
+            ctx.counts.read(source, &answer);
+            note(ctx, scaler, question, index, answer);
+        }
+    });
+    join_all(reading).await;
 }
 
 /// Unless the object asks something else by now: its other reading may have noted answers to that.

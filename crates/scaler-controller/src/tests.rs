@@ -660,6 +660,22 @@ async fn a_server_that_knows_what_is_finished_says_what_arrives() {
     let ctx = context(&api, &[server.address]);
     secret(&api, "demo", "token", OLD);
     put_deployment(&api, &ctx, 2, json!({}));
+    for (name, ready, deleted) in
+        [("p1", "True", false), ("p2", "True", false), ("p3", "True", true), ("p4", "False", false)]
+    {
+        let conditions =
+            json!([{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let mut metadata = json!({"name": name, "namespace": "demo", "uid": name, "resourceVersion": "1",
+                                  "labels": {"app": "chat"}, "creationTimestamp": "2026-01-01T00:00:00Z",
+                                  "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "chat-5d4f",
+                                                       "uid": "r", "controller": true}]});
+        if deleted {
+            metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        let status = json!({"phase": "Running", "conditions": conditions});
+        let pod = json!({"metadata": metadata, "spec": {"nodeName": "n"}, "status": status});
+        ctx.pods.upsert(serde_json::from_value(pod).unwrap());
+    }
     let mut spec = of_deployment(counted(server.address, "sum(rate(b[1m]))"));
     let other = json!({"prometheus": query(server.address)});
     spec["additionalMetrics"] = json!([{"metricType": "custom", "targetValue": 50, "source": other}]);
@@ -677,7 +693,11 @@ async fn a_server_that_knows_what_is_finished_says_what_arrives() {
     }
     assert_eq!(server.requests(), 1 + 2 * 19, "two queries for each look");
     let flow = answers()[0].flow.unwrap();
-    assert_eq!([flow.rate, flow.waiting], [Milli::units(12), Milli::units(12)], "nobody serves");
+    assert_eq!(
+        [flow.rate, flow.waiting],
+        [Milli::units(12), Milli::units(2)],
+        "five for each of two that serve"
+    );
     // An edit that this reading does not know yet.
     let mut newer = AIScaler::clone(&scaler);
     let source = newer.spec.source.as_mut().and_then(|source| source.prometheus.as_mut()).unwrap();

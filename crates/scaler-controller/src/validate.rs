@@ -77,10 +77,13 @@ pub(crate) enum MetricSource {
 }
 
 impl MetricSource {
-    /// The counters that a query uses as if they were gauges.
+    /// The counters that a query, or else its completionsQuery, uses as if they were gauges.
     pub(crate) fn bare_counters(&self) -> &[String] {
         match self {
-            Self::Prometheus(query) => query.query.bare_counters(),
+            Self::Prometheus(query) => match query.query.bare_counters() {
+                [] => query.completions.as_ref().map_or(&[], Query::bare_counters),
+                counters => counters,
+            },
             Self::Pods { .. } | Self::Agents(_) => &[],
         }
     }
@@ -95,7 +98,7 @@ impl MetricSource {
 }
 
 /// A query to one server.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PrometheusQuery {
     /// `None`: the configured server.
     pub(crate) url: Option<String>,
@@ -104,6 +107,17 @@ pub(crate) struct PrometheusQuery {
     pub(crate) completions: Option<Query>,
     pub(crate) secret: Option<String>,
     pub(crate) ca_secret: Option<String>,
+}
+
+/// Without `completions` as before there was such a field, so that the histories of before go on.
+impl Hash for PrometheusQuery {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { url, query, completions, secret, ca_secret } = self;
+        (url, query, secret, ca_secret).hash(state);
+        if let Some(completions) = completions {
+            completions.hash(state);
+        }
+    }
 }
 
 /// Where a pod serves its metrics.

@@ -49,6 +49,8 @@ pub struct Meter {
     /// Seconds that requests have run, and requests that were finished. Both lose their weight over five minutes.
     run: f64,
     finished: f64,
+    /// Whether enough were finished to know how long a request takes.
+    knows_time: bool,
     /// The most requests that a replica has worked on, forgotten over half an hour: it can do at least that.
     most_at_a_time: f64,
     /// What a replica with a queue works on, and for how many seconds there was no queue.
@@ -130,6 +132,8 @@ const MOST_AT_A_TIME: f64 = 1e6;
 const SHORTEST_COVERED: f64 = 60.0;
 /// One period of an HPA.
 const BIN: f32 = 15.0;
+/// Bursts are remembered for so many windows of scaleDown.
+const WINDOWS: f32 = 3.0;
 /// A quarter of an hour.
 const BINS: usize = 60;
 /// A bin is compared with two minutes before and after it: what rises and falls within hours is no burst. Half or
@@ -178,6 +182,10 @@ impl Meter {
         let arrived = totals.arrived - before.arrived;
         self.add(pause.as_secs_f64(), arrived, finished, (before.running + totals.running) / 2.0);
         self.learn_at_a_time(&totals, pause.as_secs_f64());
+        // While far more runs than has ended, the time that is yet to come would count as that of the others. A few requests
+        // more or less must not change the rule each time.
+        let least = LEAST_FINISHED.max(totals.running / 3.0);
+        self.knows_time = self.finished >= if self.knows_time { least / 2.0 } else { least };
         self.last = Some((totals, now));
     }
 
@@ -238,8 +246,7 @@ impl Meter {
     /// `None` while too little is known. `window`: that of scaleDown.
     pub fn flow(&self, window: Window) -> Option<Flow> {
         let (totals, _) = self.last?;
-        // While far more runs than has ended, the time that is yet to come would count as that of the others.
-        if self.finished < LEAST_FINISHED.max(totals.running / 3.0) {
+        if !self.knows_time {
             return None;
         }
         let takes = self.run / self.finished;
@@ -249,17 +256,19 @@ impl Meter {
         if is_rough && totals.waiting < 1.0 {
             return None;
         }
-        let long = window.duration().as_secs_f32().clamp(SHORTEST_COVERED as f32, LONG);
-        let rate = self.rate(long)?;
+        // Over less than two requests take, a rate is chance.
+        let long = window.duration().as_secs_f64().max(2.0 * takes).clamp(SHORTEST_COVERED, LONG.into());
+        let rate = self.rate(long as f32)?;
         let milli = |value: f64| Milli::parse(value).ok();
         Some(Flow {
             rate: milli(rate)?,
             recent_rate: milli(self.rate(SHORT)?.max(rate))?,
-            takes: milli(takes)?,
+            // Requests that take no time are not those that were counted.
+            takes: milli(takes).filter(|takes| *takes > Milli::ZERO)?,
             at_a_time: milli(self.full.map_or(self.most_at_a_time, |full| full.at_a_time))?,
             is_full: self.full.is_some(),
             is_rough,
-            dispersion: milli(self.dispersion())?,
+            dispersion: milli(self.dispersion(window))?,
             waiting: milli(totals.waiting)?,
             running: milli(totals.running)?,
         })
@@ -278,12 +287,14 @@ impl Meter {
         (seconds > 0.0).then(|| f64::from(arrived.max(0.0) / seconds))
     }
 
-    fn dispersion(&self) -> f64 {
+    fn dispersion(&self, window: Window) -> f64 {
         if self.bins.len() < LEAST_BINS {
             return 1.0;
         }
+        let remembered = (WINDOWS * window.duration().as_secs_f32() / BIN) as usize;
+        let first = self.bins.len().saturating_sub(remembered.max(LEAST_BINS));
         let (mut squares, mut means) = (0.0, 0.0);
-        for (index, bin) in self.bins.iter().enumerate() {
+        for (index, bin) in self.bins.iter().enumerate().skip(first) {
             let around =
                 self.bins.range(index.saturating_sub(AROUND)..self.bins.len().min(index + AROUND + 1));
             let count = around.len() as f64;
@@ -329,10 +340,13 @@ impl Flow {
         let drained_within = TASKS_DRAINED_WITHIN.max(cold_start);
         let waits = self.waits(at_a_time, ready, cold_start, drained_within);
         let share = (units(self.takes) / drained_within).min(1.0 / units(target.milli()));
+        // Of tasks that take minutes, few arrive, and their rate is chance: no more are in hand than there are and will come.
+        let coming = (units(self.rate) + self.rise()) * cold_start;
+        let most = units(self.running) + units(self.waiting) + coming;
         Needs {
             // Without a margin for chance: the target says how many may wait.
-            arrivals: in_hand / at_a_time,
-            backlog: (self.will_run() + waits * share) / at_a_time,
+            arrivals: in_hand.min(most) / at_a_time,
+            backlog: (self.will_run() + waits * share).min(most) / at_a_time,
         }
     }
 

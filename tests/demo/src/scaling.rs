@@ -1,5 +1,5 @@
 //! A burst of requests meets two Deployments, one scaled by a HorizontalPodAutoscaler, the other by an AIScaler: what
-//! both do in it and for as long after it.
+//! both do until they have their minimum again.
 //!
 //! It needs a cluster of its own. A cluster has one server of external metrics, and without the one of this process,
 //! which ends with the demo, namespaces could no longer be deleted.
@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use api::{aiscaler::AIScaler, conditions};
 use fake_prometheus::{Answer, Prometheus};
 use k8s_openapi::api::{apps::v1::Deployment, autoscaling::v2::HorizontalPodAutoscaler};
@@ -38,19 +38,17 @@ const CALM: u32 = 2;
 const BURST: u32 = 12;
 /// Four cold starts.
 const BURST_SECONDS: f64 = 120.0;
-/// How much of the time before the burst is shown.
+/// How much of the time before the burst is shown, and of the time after the last decision.
 const LEAD_SECONDS: f64 = 20.0;
-/// From the beginning of the burst to the end of the recording: as long after the burst as it lasts.
-const UNTIL_SECONDS: f64 = 240.0;
+const TAIL_SECONDS: f64 = 10.0;
 
-/// At two requests per second, the AIScaler keeps so many with its margin for chance.
-const LEAST: u32 = 4;
+const LEAST: u32 = 2;
 const SETTINGS: Settings = Settings {
     target_value: 5,
     min_replicas: LEAST,
     // Far above the 12 that serve the burst.
     max_replicas: 64,
-    // The default of both. The AIScaler reads a queue of which it knows what arrives three times as often.
+    // The default of both.
     period_seconds: 15,
     // Instead of 300 s, so that a run takes minutes.
     down_window_seconds: 60,
@@ -65,6 +63,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LONGEST_GAP: Duration = Duration::from_secs(5);
 /// A cold start, a few periods, and a machine that is busy.
 const READY_WITHIN: Duration = Duration::from_secs(120);
+/// The burst, the queue that it leaves, the window and a few periods.
+const CALM_AGAIN_WITHIN: f64 = 330.0;
 /// All of it; each request to the API server is within this time.
 const WITHIN: Duration = Duration::from_secs(480);
 
@@ -124,7 +124,7 @@ async fn play(tools: PathBuf) -> anyhow::Result<Record> {
     Ok(record)
 }
 
-/// Sets both up, lets the burst begin, and records it and as much time after it.
+/// Sets both up, lets the burst begin, and records until both have their minimum again.
 async fn observe(client: &Client, load: &Prometheus) -> anyhow::Result<Record> {
     let apply = async |object: Value| install::apply(client, NAMESPACE, &object.to_string()).await.map(drop);
     let mut recording = Recording::new(load);
@@ -133,7 +133,7 @@ async fn observe(client: &Client, load: &Prometheus) -> anyhow::Result<Record> {
     for of in Autoscaler::BOTH {
         apply(manifests::deployment(of, LEAST, LOADS_SECONDS, WARMS_UP_SECONDS)).await?;
     }
-    println!("waits until {LEAST} pods of each Deployment are Ready and both autoscalers know their queue");
+    println!("waits until {LEAST} pods of each Deployment are Ready and both autoscalers have read a queue");
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     until(READY_WITHIN, "the pods are not Ready", async || {
         Ok(are_calm(&seen(&deployments).await?).then_some(()))
@@ -156,9 +156,14 @@ async fn observe(client: &Client, load: &Prometheus) -> anyhow::Result<Record> {
         let second = course::rounded(began.elapsed().as_secs_f64() - LEAD_SECONDS);
         recording.advance(second, &seen);
         recording.publish();
-        if second >= UNTIL_SECONDS {
+        let last = recording.record.events.last().map_or(second, |event| event.second);
+        if are_calm(&seen) && second > BURST_SECONDS && second >= last + TAIL_SECONDS {
             return Ok(recording.record);
         }
+        ensure!(
+            second < CALM_AGAIN_WITHIN,
+            "the Deployments have more than {LEAST} replicas {second:.0} s after the burst began"
+        );
     }
 }
 
@@ -229,8 +234,6 @@ impl<'a> Recording<'a> {
             let requests = course::now(&self.record, of).requests.round();
             self.load.set(manifests::series(of), Answer::Value(requests));
         }
-        let finished = course::finished_per_second(&self.record, Autoscaler::AiScaler);
-        self.load.set(manifests::FINISHED, Answer::Value(finished));
     }
 }
 
@@ -254,7 +257,7 @@ async fn seen(deployments: &Api<Deployment>) -> anyhow::Result<Seen> {
     Ok(list.items.iter().filter_map(|deployment| Some((of(deployment)?, replicas(deployment)?))).collect())
 }
 
-/// Whether both know what they scale by.
+/// Whether both have read a value.
 async fn are_active(client: &Client) -> anyhow::Result<bool> {
     let hpas: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), NAMESPACE);
     let name = Autoscaler::Hpa.name();
@@ -267,9 +270,7 @@ async fn are_active(client: &Client) -> anyhow::Result<bool> {
     let scaler =
         scalers.get(name).await.with_context(|| format!("failed to read AIScaler {NAMESPACE}/{name}"))?;
     let mut conditions = scaler.status.iter().flat_map(|status| &status.conditions);
-    // It needs a minute to know what arrives.
-    let ours = conditions
-        .any(|known| known.type_ == conditions::SCALING_ACTIVE && known.message.contains("by what arrives"));
+    let ours = conditions.any(|known| known.type_ == conditions::SCALING_ACTIVE && known.status == "True");
     Ok(theirs && ours)
 }
 
@@ -348,7 +349,7 @@ mod tests {
             Event { second: 10.0, what: EventKind::Desired { of, from: LEAST, replicas: 6 } },
         ];
         assert_eq!(recording.record.events, kept);
-        // Twelve per second arrive and at most four leave.
-        assert_eq!(course::now(&recording.record, of).requests.round(), 93.0);
+        // Twelve per second arrive and two leave.
+        assert_eq!(course::now(&recording.record, of).requests.round(), 112.0);
     }
 }

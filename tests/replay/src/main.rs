@@ -62,19 +62,19 @@ struct Cli {
     /// A fixed number of replicas to compare with, once for each
     #[arg(long = "fixed", value_name = "REPLICAS", value_parser = clap::value_parser!(i32).range(1..=10_000))]
     fixed: Vec<i32>,
-    /// Each request arrives so many times
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    /// Each request of a file arrives so many times
+    #[arg(long, default_value_t = 1, conflicts_with = "prometheus", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     repeat: u32,
     /// Requests that a replica works on at a time
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     slots: u32,
-    /// Seconds per context token
-    #[arg(long, default_value_t = 0.000_15)]
+    /// Seconds per context token of a file
+    #[arg(long, default_value_t = 0.000_15, conflicts_with = "prometheus")]
     context_seconds: f64,
-    /// Seconds per generated token
-    #[arg(long, default_value_t = 0.025)]
+    /// Seconds per generated token of a file
+    #[arg(long, default_value_t = 0.025, conflicts_with = "prometheus")]
     generated_seconds: f64,
-    /// Seconds from when a replica is ordered until it serves; or a range such as 30..120, of which each is as likely
+    /// Seconds from when a replica is ordered until it serves; or a range such as 30..120, each equally likely
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = ColdStart::parse)]
     cold_start: ColdStart,
     /// Writes what waits and how many replicas there are, over the time, as a picture (SVG)

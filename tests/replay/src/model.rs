@@ -21,7 +21,7 @@ pub(crate) struct Model {
     pub(crate) slowdown: f64,
 }
 
-/// Seconds from the order of a replica until it serves: each in these bounds is as likely.
+/// Seconds from the order of a replica until it serves: each within these bounds is equally likely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ColdStart {
     shortest: u32,
@@ -48,7 +48,7 @@ impl ColdStart {
         }
     }
 
-    /// Equal replicas take equal times.
+    /// The same for the same number of a replica.
     fn of_replica(self, id: u32) -> i64 {
         let choices = u64::from(self.longest - self.shortest) + 1;
         // Fibonacci hashing spreads the numbers that follow each other.

@@ -38,7 +38,7 @@ pub(crate) enum Counts {
     Engines(Box<Meter>),
     /// A Prometheus server, with a `completionsQuery`.
     Server(Box<Server>),
-    Nobody,
+    None,
 }
 
 /// In seconds: a third of the default of `--sample-period`, as the controller reads queues.
@@ -94,7 +94,7 @@ impl Policy {
         let (counts, period) = match server.map(|server| &server.completions_query) {
             None => (Counts::Engines(Box::default()), QUEUE_PERIOD),
             Some(Some(_)) => (Counts::Server(Box::default()), QUEUE_PERIOD),
-            Some(None) => (Counts::Nobody, SAMPLE_PERIOD),
+            Some(None) => (Counts::None, SAMPLE_PERIOD),
         };
         Self::of("AIScaler", scaler, Extras::all(), counts, period)
     }
@@ -102,7 +102,7 @@ impl Policy {
     /// A HorizontalPodAutoscaler with an external metric of the type AverageValue.
     pub(crate) fn hpa(scaler: &Scaler) -> anyhow::Result<Self> {
         let period = u32::try_from(PERIOD.as_secs()).unwrap_or(u32::MAX);
-        Self::of("HPA", scaler, Extras::none(), Counts::Nobody, period)
+        Self::of("HPA", scaler, Extras::none(), Counts::None, period)
     }
 
     /// `period`: between two decisions, as their controllers have it by default.
@@ -187,7 +187,7 @@ impl Counts {
             Self::Server(server) => server
                 .observe(seen, replicas)
                 .and_then(|counts| server.meter.observe(counts, target, window, now)),
-            Self::Nobody => None,
+            Self::None => None,
         }
     }
 }

@@ -249,6 +249,22 @@ mod tests {
         }
     }
 
+    /// A server knows less than the engines.
+    #[test]
+    fn a_queue_that_prometheus_counts_costs_less_than_with_an_hpa_and_waits_no_longer() {
+        let counted = "source: {prometheus: {query: in_hand, completionsQuery: finished}}, targetValue: 5";
+        let scaler = scaler_of(&SAMPLE.replace("targetValue: 5", counted), "chat").unwrap();
+        let of_shape = |shape: &Shape| {
+            let requests = shape.requests(7);
+            COLD_STARTS.map(|cold_start| {
+                row(shape.name.to_owned(), &shape.model(cold_start), &requests, &scaler).unwrap()
+            })
+        };
+        let summary = summary(&SHAPES.iter().flat_map(of_shape).collect::<Vec<Row>>());
+        assert!(summary.p99 <= 0.9 && summary.replica_minutes <= 0.95, "{summary}");
+        assert!(summary.worst_p99 <= 1.05 && summary.most_replica_minutes <= 1.5, "{summary}");
+    }
+
     #[test]
     fn a_missed_goal_is_named() {
         let figures = |p99, replica_minutes, turns| Figures { p99, replica_minutes, turns };

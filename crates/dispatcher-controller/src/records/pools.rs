@@ -46,6 +46,7 @@ pub(crate) struct Pool {
     pub(crate) last: Option<Observation>,
     /// Of a pool whose workers count the tasks that have ended.
     pub(crate) meter: Option<Arc<PodMeter>>,
+    is_shared: bool,
 }
 
 /// The tasks of a pool.
@@ -53,10 +54,12 @@ pub(crate) struct Pool {
 pub(crate) struct Tasks {
     /// Of the workers that count those that have ended.
     pub(crate) counts: Vec<PodCounts>,
-    /// Those that wait for all workers together.
-    pub(crate) shared: f64,
-    /// Uids of the pods that are Ready.
-    pub(crate) ready: BTreeSet<String>,
+    /// Those that wait for all workers together; `None`: each worker has a queue of its own.
+    pub(crate) shared: Option<f64>,
+    /// Uids of the pods that are Ready, or report a load.
+    pub(crate) expected: BTreeSet<String>,
+    /// Uids of all pods that do not end.
+    pub(crate) live: BTreeSet<String>,
 }
 
 /// The load in the last reconcile.
@@ -159,9 +162,14 @@ impl Pool {
         if tasks.counts.is_empty() && self.meter.is_none() {
             return;
         }
-        let ready = tasks.ready.iter().map(String::as_str).collect();
+        // Queues that become one, or the reverse, are no arrivals.
+        if std::mem::replace(&mut self.is_shared, tasks.shared.is_some()) != tasks.shared.is_some() {
+            self.meter = None;
+        }
+        let expected = tasks.expected.iter().map(String::as_str).collect();
+        let live = tasks.live.iter().map(String::as_str).collect();
         let meter = Arc::make_mut(self.meter.get_or_insert_default());
-        meter.observe_with_shared(&tasks.counts, tasks.shared, &ready, now);
+        meter.observe_pool(&tasks.counts, tasks.shared.unwrap_or_default(), &expected, &live, now);
     }
 
     fn rate(&mut self, total: i64, now: Timestamp) -> TokenRate {

@@ -84,6 +84,10 @@ pub(super) fn with_arrivals(
         }
         Err(fault) => return without(answer, &fault.to_string()),
     };
+    // A counter in the place of a rate: `MetricOnlyGrows` says so.
+    if query.completions.as_ref().is_some_and(|completions| !completions.bare_counters().is_empty()) {
+        return answer;
+    }
     let Some(metric) = valid.policy.metrics.get(index) else { return answer };
     let serves = |pod: &&Arc<PodView>| pod.is_ready && pod.metadata.deletion_timestamp.is_none();
     let ready = pods_of(ctx, valid).iter().filter(serves).count();

@@ -64,7 +64,7 @@ struct Scraping {
     ended: Timestamp,
 }
 
-/// The answer of all Ready pods, without what arrives: whoever reads them has a window of its own for that.
+/// The answer of all Ready pods, without what arrives: each AIScaler computes that with its own window.
 fn judged(
     scraped: Vec<(Arc<PodView>, Result<Scraped, Fault>)>,
     ready: &[Arc<PodView>],

@@ -290,7 +290,10 @@ fn by_valid_metric(
         message = format!("{message}; {remark}");
     }
     if valid.lacks_completions(which) {
-        message.push_str("; with completionsQuery in its source, what arrives would count");
+        message.push_str(
+            "; set source.prometheus.completionsQuery to scale by what arrives; query must then count requests that wait and \
+             that run",
+        );
     }
     let reason = if counter.is_some() { reasons::METRIC_ONLY_GROWS } else { reasons::VALID_METRIC_FOUND };
     holds(conditions::SCALING_ACTIVE, reason, message)

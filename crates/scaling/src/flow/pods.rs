@@ -64,17 +64,25 @@ const FRESH: Duration = Duration::from_secs(20);
 impl PodMeter {
     /// `answered`: pods that were read now. `ready`: uids of all Ready pods.
     pub fn observe(&mut self, answered: &[PodCounts], ready: &BTreeSet<&str>, now: Timestamp) {
-        self.observe_with_shared(answered, 0.0, ready, now);
+        self.look(answered, 0.0, ready, now);
     }
 
-    /// As `observe`. `shared`: requests that wait for all pods together, beside those that wait for each of them.
-    pub fn observe_with_shared(
+    /// As `observe`, of workers whose tasks go to others when they end: those of a pod that is not `live` any more are taken
+    /// back. `shared`: tasks that wait for all workers together, beside those that wait for each of them.
+    pub fn observe_pool(
         &mut self,
         answered: &[PodCounts],
         shared: f64,
         ready: &BTreeSet<&str>,
+        live: &BTreeSet<&str>,
         now: Timestamp,
     ) {
+        let gone = self.pods.extract_if(.., |uid, _| !live.contains(&**uid));
+        self.arrived -= gone.map(|(_, pod)| pod.in_hand).sum::<f64>();
+        self.look(answered, shared, ready, now);
+    }
+
+    fn look(&mut self, answered: &[PodCounts], shared: f64, ready: &BTreeSet<&str>, now: Timestamp) {
         self.now = Some(now);
         // The clock was set back.
         self.complete = self.complete.filter(|complete| *complete <= now);

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 
 fn at(seconds: i64) -> Timestamp {
@@ -424,4 +426,125 @@ fn a_shorter_window_of_removals_forgets_a_burst_sooner() {
     };
     // Of a minute with 2 per second, after three with 12.
     assert_eq!([0, 60, 120, 300, 3_600].map(rate), [2_000, 2_000, 7_000, 9_500, 9_500]);
+}
+
+#[test]
+fn a_task_that_goes_from_the_shared_queue_to_a_pod_has_arrived_once() {
+    let mut meter = PodMeter::default();
+    let ready = BTreeSet::from(["a", "b"]);
+    let pod = |uid: &str, finished: f64, running: f64| PodCounts {
+        uid: uid.to_owned(),
+        finished,
+        waiting: 0.0,
+        running,
+    };
+    for step in 0..=24 {
+        let seconds = f64::from(step) * 5.0;
+        // Two a second arrive, and each pod finishes one; the queue of both changes between four and eight.
+        let shared = if step % 2 == 0 { 4.0 } else { 8.0 };
+        let pods =
+            [pod("a", seconds - (shared - 4.0) / 2.0, 1.0), pod("b", seconds - (shared - 4.0) / 2.0, 1.0)];
+        meter.observe_pool(&pods, shared, &ready, &ready, at(i64::from(step) * 5));
+    }
+    let flow = meter.flow(Window::FIVE_MINUTES).unwrap();
+    assert_eq!((flow.rate, flow.waiting), (Milli::units(2), Milli::units(4)));
+    // The queue is that of all: it stays when a pod goes.
+    let alone = BTreeSet::from(["b"]);
+    meter.observe_pool(&[pod("b", 130.0, 1.0)], 4.0, &alone, &alone, at(125));
+    let recent = meter.flow(Window::FIVE_MINUTES).unwrap().recent_rate;
+    assert!(recent <= Milli::units(3), "{recent:?}");
+    meter.observe_pool(&[pod("b", 135.0, 1.0)], f64::NAN, &alone, &alone, at(130));
+    assert!(meter.flow(Window::FIVE_MINUTES).is_some(), "the look before is five seconds old");
+}
+
+#[test]
+fn tasks_that_go_from_a_worker_that_ends_to_its_successor_have_arrived_once() {
+    let mut meter = PodMeter::default();
+    let pod =
+        |uid: &str, finished: f64| PodCounts { uid: uid.to_owned(), finished, waiting: 4.0, running: 1.0 };
+    for step in 0..=24 {
+        let both = BTreeSet::from(["a", "b"]);
+        let finished = f64::from(step);
+        meter.observe_pool(
+            &[pod("a", finished), pod("b", finished)],
+            0.0,
+            &both,
+            &both,
+            at(i64::from(step) * 5),
+        );
+    }
+    let before = meter.flow(Window::FIVE_MINUTES).unwrap();
+    let after = BTreeSet::from(["b", "c"]);
+    meter.observe_pool(&[pod("b", 25.0), pod("c", 0.0)], 0.0, &after, &after, at(125));
+    let flow = meter.flow(Window::FIVE_MINUTES).unwrap();
+    assert!(flow.recent_rate <= before.recent_rate, "{flow:?} {before:?}");
+}
+
+#[test]
+fn a_light_load_does_not_change_between_known_and_unknown_with_each_request() {
+    let mut meter = Meter::default();
+    let (mut changes, mut was_known) = (0, false);
+    for step in 0..720_i32 {
+        // One each 100 s.
+        let finished = f64::from(step / 20);
+        let totals = Totals { arrived: finished, finished, running: 0.2, replicas: 1, ..Totals::default() };
+        meter.observe(totals, at(i64::from(step) * 5));
+        let is_known = meter.flow(Window::FIVE_MINUTES).is_some();
+        changes += i32::from(is_known != was_known);
+        was_known = is_known;
+    }
+    assert!(changes <= 1, "{changes}");
+}
+
+#[test]
+fn requests_of_minutes_are_not_counted_over_one_of_them() {
+    let mut meter = Meter::default();
+    for step in 0..=60 {
+        let arrived = f64::from(step / 12);
+        let totals = Totals { arrived, finished: arrived, running: 2.0, replicas: 2, ..Totals::default() };
+        meter.observe(totals, at(i64::from(step) * 5));
+    }
+    // One a minute, each of two: over a minute alone the rate would be 0 or twice as high.
+    let rate = meter.flow(Window::NONE).unwrap().rate.count();
+    assert!((12..=21).contains(&rate), "{rate}");
+}
+
+#[test]
+fn requests_that_take_no_time_are_no_flow() {
+    let mut meter = Meter::default();
+    for step in 0..=60 {
+        let finished = 1e6 * step as f64;
+        let totals = Totals { arrived: finished, finished, running: 16.0, replicas: 4, ..Totals::default() };
+        meter.observe(totals, at(step * 5));
+    }
+    assert_eq!(meter.flow(Window::FIVE_MINUTES), None, "a counter in the place of a rate");
+}
+
+#[test]
+fn a_pool_needs_no_more_workers_than_it_has_tasks_and_will_get() {
+    // Ten minutes each, of which a moment has seen too many.
+    let flow = Flow {
+        rate: thousandths(200),
+        recent_rate: thousandths(200),
+        takes: Milli::units(600),
+        at_a_time: Milli::units(1),
+        running: Milli::units(30),
+        ..Flow::default()
+    };
+    let needs = flow.needs_of_tasks(five(), 30, 30.0);
+    assert_eq!((needs.arrivals, needs.backlog), (36.0, 36.0), "30 and 6 within a cold start, not 120");
+}
+
+#[test]
+fn a_shorter_window_of_removals_forgets_that_requests_came_in_bursts() {
+    let mut meter = Meter::default();
+    for step in 0..=150 {
+        // A burst in the first two minutes, then twelve minutes in which nothing varies.
+        let arrived = f64::from(step) * 10.0 + 900.0 * f64::from((step / 6).min(4));
+        let totals = Totals { arrived, finished: arrived, running: 10.0, replicas: 4, ..Totals::default() };
+        meter.observe(totals, at(i64::from(step) * 5));
+    }
+    let dispersion = |window| meter.flow(window).unwrap().dispersion;
+    assert!(dispersion(Window::FIVE_MINUTES) > Milli::units(10));
+    assert_eq!(dispersion(Window::NONE), Milli::units(1));
 }

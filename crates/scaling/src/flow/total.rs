@@ -1,7 +1,7 @@
 //! The requests of a target as one server knows them for all pods together: how many are in hand, and how many are finished
 //! per second. It does not say how many of them wait.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use jiff::Timestamp;
 
@@ -20,19 +20,26 @@ pub struct TotalCounts {
 
 /// A [`Meter`] of such looks.
 ///
-/// A replica is thought to work on its target, or on less if less is in hand: what is beyond waits. While nothing waits, the
-/// time of a request is exact. From then on, replicas that finish more than that are known to work on more at a time.
+/// Up to the target of each replica, what is in hand runs; what is beyond waits. While nothing waits, the time of a request is
+/// what is in hand over what is finished per second. Replicas that later finish more than their target in that time are known
+/// to work on more at a time.
 #[derive(Clone, Debug, Default)]
 pub struct TotalMeter {
     finished: f64,
     last: Option<Timestamp>,
-    /// Seconds that a request runs, from looks at which none waited.
-    takes: Option<f64>,
+    /// Of looks at which none waited.
+    calm: Served,
+    all: Served,
+    /// Replicas that served in the last minute, the oldest first. Those that stop serving go on with what they have in hand, and
+    /// what the server knows is as old as its last scrape.
+    ready: VecDeque<(Timestamp, u32)>,
     meter: Meter,
 }
 
 /// In seconds: how long the time of a request is averaged over.
 const AVERAGED_OVER: f64 = 120.0;
+/// Fewer give no time of a request.
+const LEAST_ENDED: f64 = 3.0;
 /// No target has so many.
 const MOST_IN_HAND: f64 = 1e9;
 /// After it, nothing is known of what came between.
@@ -51,12 +58,19 @@ impl TotalMeter {
         if !is_count(counts.in_hand) || !is_count(counts.finished_per_second) {
             return None;
         }
+        let serves = counts.ready > 0;
         let pause = self.last.map_or(Duration::ZERO, |last| elapsed(last, now));
         let is_first = self.last.is_none_or(|last| last > now) || pause > LONGEST;
         self.last = Some(now);
         let seconds = if is_first { 0.0 } else { pause.as_secs_f64() };
-        self.finished += counts.finished_per_second * seconds;
-        let running = self.running(counts, target, seconds);
+        while self.ready.front().is_some_and(|(at, _)| *at > now || elapsed(*at, now) > LONGEST) {
+            self.ready.pop_front();
+        }
+        self.ready.push_back((now, counts.ready));
+        let ready = self.ready.iter().map(|(_, ready)| *ready).max().unwrap_or_default();
+        let counts = TotalCounts { ready, ..counts };
+        let (running, finished) = self.running(counts, target, seconds);
+        self.finished += finished * seconds;
         let totals = Totals {
             arrived: self.finished + counts.in_hand,
             finished: self.finished,
@@ -66,22 +80,51 @@ impl TotalMeter {
             full: None,
         };
         self.meter.observe(totals, now);
-        self.meter.flow(window)
+        // Nothing is known of how they serve.
+        self.meter.flow(window).filter(|_| serves)
     }
 
-    fn running(&mut self, counts: TotalCounts, target: TargetValue, seconds: f64) -> f64 {
+    /// What runs, and how many requests are finished per second. The server's rate is that of a minute. Beside a queue that
+    /// is known to the second, it would make phantom arrivals when replicas become Ready. So what runs, over the time of a
+    /// request, takes its place.
+    fn running(&mut self, counts: TotalCounts, target: TargetValue, seconds: f64) -> (f64, f64) {
         let TotalCounts { in_hand, finished_per_second: rate, ready } = counts;
         let at_target = target.milli().count() as f64 / 1_000.0 * f64::from(ready);
-        if in_hand <= at_target {
-            if rate > 0.0 && in_hand > 0.0 {
-                let now = in_hand / rate;
-                let kept = (-seconds / AVERAGED_OVER).exp();
-                self.takes = Some(self.takes.map_or(now, |known| known * kept + now * (1.0 - kept)));
-            }
-            return in_hand;
-        }
-        let known = if ready > 0 { self.takes.map_or(0.0, |takes| takes * rate) } else { 0.0 };
-        known.clamp(at_target, in_hand)
+        let nothing_waits = in_hand <= at_target;
+        let of_calm = self.calm.takes();
+        let running = if nothing_waits {
+            in_hand
+        } else {
+            (of_calm.unwrap_or_default() * rate).clamp(at_target, in_hand)
+        };
+        self.all.add(running, rate, seconds, true);
+        self.calm.add(running, rate, seconds, nothing_waits);
+        let finished = match of_calm.or(self.all.takes()) {
+            Some(takes) if takes > 0.0 => running / takes,
+            Some(_) | None => rate,
+        };
+        (running, finished)
+    }
+}
+
+/// Requests that have run and were finished, lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Served {
+    run: f64,
+    ended: f64,
+}
+
+impl Served {
+    fn add(&mut self, running: f64, rate: f64, seconds: f64, counts: bool) {
+        let kept = (-seconds / AVERAGED_OVER).exp();
+        let seconds = if counts { seconds } else { 0.0 };
+        self.run = self.run * kept + running * seconds;
+        self.ended = self.ended * kept + rate * seconds;
+    }
+
+    /// Seconds that a request runs.
+    fn takes(self) -> Option<f64> {
+        (self.ended >= LEAST_ENDED).then(|| self.run / self.ended)
     }
 }
 
@@ -149,16 +192,19 @@ mod tests {
         let mut looks = Looks::default();
         looks.steady(40, 16.0, 4.0, 4);
         // A new model takes three times as long, with a queue from the first second on.
-        let flow = looks.steady(300, 200.0, 20.0 / 12.0, 4).unwrap();
+        let flow = looks.steady(600, 200.0, 20.0 / 12.0, 4).unwrap();
         assert_eq!([whole(flow.takes), whole(flow.running)], [12, 20]);
     }
 
     #[test]
-    fn without_a_replica_all_wait() {
+    fn replicas_that_do_not_serve_for_a_moment_teach_no_capacity() {
         let mut looks = Looks::default();
-        looks.steady(40, 16.0, 4.0, 4);
-        let flow = looks.look(30.0, 0.0, 0).unwrap();
-        assert_eq!([whole(flow.running), whole(flow.waiting)], [0, 30]);
+        looks.steady(40, 48.0, 9.6, 10);
+        assert_eq!(looks.look(48.0, 9.6, 0), None, "nothing is known of how they serve");
+        let flow = looks.steady(5, 48.0, 9.6, 4).unwrap();
+        assert_eq!([whole(flow.waiting), whole(flow.at_a_time)], [0, 5], "the others go on with theirs");
+        let flow = looks.steady(3, 48.0, 9.6, 10).unwrap();
+        assert_eq!(whole(flow.at_a_time), 5);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A pool of workers on the scripted load of `trace`. A worker needs 30 s to start.
+//! A pool of workers on the scripted load of `trace`.
 
 use jiff::Timestamp;
 use scaling::{
@@ -78,9 +78,14 @@ fn policy(kind: Kind, behavior: Behavior, extras: Extras) -> Policy {
     }
 }
 
+/// Of workers that do not count the tasks that have ended.
+fn by_queue() -> Extras {
+    Extras { arrivals: Arrivals::Ignored, ..Extras::all() }
+}
+
 #[test]
 fn counting_busy_workers_changes_the_direction_at_most_twice_in_40_minutes() {
-    let run = run(&policy(Kind::TasksAndBusyWorkers, Behavior::default(), Extras::all()), COLD_START);
+    let run = run(&policy(Kind::TasksAndBusyWorkers, Behavior::default(), by_queue()), COLD_START);
     assert!(run.turns <= 2, "{run:?}");
     assert!(run.peak >= 12 && run.peak <= 40, "{run:?}");
     assert!(run.waiting < 5, "{run:?}");
@@ -99,7 +104,7 @@ fn the_queue_alone_changes_the_direction_at_least_twenty_times() {
 
 #[test]
 fn counting_busy_workers_needs_fewer_replica_minutes_than_the_queue_alone_with_the_same_windows() {
-    let busy = run(&policy(Kind::TasksAndBusyWorkers, Behavior::default(), Extras::all()), COLD_START);
+    let busy = run(&policy(Kind::TasksAndBusyWorkers, Behavior::default(), by_queue()), COLD_START);
     let queue = run(&policy(Kind::TasksOnly, Behavior::default(), literal()), COLD_START);
     assert!(busy.replica_minutes < queue.replica_minutes, "{busy:?} {queue:?}");
 }
@@ -107,7 +112,7 @@ fn counting_busy_workers_needs_fewer_replica_minutes_than_the_queue_alone_with_t
 #[test]
 fn the_limit_of_a_backlog_saves_replicas_during_long_cold_starts() {
     let run_with = |backlog| {
-        let extras = Extras { backlog, arrivals: Arrivals::Ignored, ..Extras::all() };
+        let extras = Extras { backlog, ..by_queue() };
         run(&policy(Kind::TasksAndBusyWorkers, Behavior::default(), extras), 180)
     };
     let (limited, unlimited) = (run_with(Backlog::DoublingPerColdStart), run_with(Backlog::Unlimited));
@@ -120,7 +125,7 @@ fn what_arrives_lets_tasks_wait_less_with_no_more_replica_minutes() {
     for cold_start in [30, 60, 120, 180, 420] {
         let of = |extras| run(&policy(Kind::TasksAndBusyWorkers, Behavior::default(), extras), cold_start);
         let by_arrivals = of(Extras::all());
-        let by_queue = of(Extras { arrivals: Arrivals::Ignored, ..Extras::all() });
+        let by_queue = of(by_queue());
         assert!(by_arrivals.turns <= 2, "{cold_start}: {by_arrivals:?}");
         assert!(by_arrivals.waited * 2 < by_queue.waited, "{cold_start}: {by_arrivals:?} {by_queue:?}");
         let (minutes, by_queue) = (by_arrivals.replica_minutes, by_queue.replica_minutes);

@@ -11,8 +11,6 @@ use super::record::{Autoscaler, EventKind, Record};
 pub(crate) const AT_ONCE: f64 = 5.0;
 /// How long a request runs.
 pub(crate) const REQUEST_SECONDS: f64 = 5.0;
-/// The window of the rate that the AIScaler reads.
-const RATE_SECONDS: f64 = 60.0;
 /// The step of the model, and the precision of a record.
 const STEPS_PER_SECOND: f64 = 10.0;
 /// From so many requests on, requests wait: of a fluid, a part of one always does.
@@ -77,16 +75,6 @@ pub(crate) fn course(record: &Record, of: Autoscaler) -> Vec<Moment> {
 pub(crate) fn now(record: &Record, of: Autoscaler) -> Moment {
     let last = course(record, of).pop();
     last.unwrap_or(Moment { second: record.until, requests: 0.0, desired: 0, ready: 0 })
-}
-
-/// Requests that are finished per second, over the last minute of a recording: `rate(...[1m])`.
-pub(crate) fn finished_per_second(record: &Record, of: Autoscaler) -> f64 {
-    let course = course(record, of);
-    let last: Vec<f64> = course.iter().rev().take(steps(RATE_SECONDS) as usize).map(Moment::runs).collect();
-    // Before the recording the load was the same as at its beginning.
-    let before =
-        f64::from(record.requests_per_second) * (RATE_SECONDS - last.len() as f64 / STEPS_PER_SECOND);
-    (before + last.iter().sum::<f64>() / REQUEST_SECONDS / STEPS_PER_SECOND) / RATE_SECONDS
 }
 
 /// What the table says of a run.
@@ -210,15 +198,6 @@ mod tests {
     fn what_waits_at_the_end_is_not_cleared() {
         let record = record([(0.0, load(12))], 20.0);
         assert_eq!(figures(&record, OF).cleared_after, None);
-    }
-
-    #[test]
-    fn what_is_finished_is_a_mean_of_the_last_minute() {
-        let finished = |record: &Record| (finished_per_second(record, OF) * 10.0).round() / 10.0;
-        assert_eq!(finished(&record([], 0.0)), 2.0);
-        // Half of the minute with two replicas, and half of it with twelve.
-        let burst = record([(0.0, load(24)), (30.0, ready(12))], 60.0);
-        assert_eq!(finished(&burst), 7.0);
     }
 
     #[test]

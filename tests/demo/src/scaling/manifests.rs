@@ -16,9 +16,6 @@ pub(crate) fn series(of: Autoscaler) -> &'static str {
     }
 }
 
-/// The requests that are finished per second, of which only an AIScaler makes use.
-pub(crate) const FINISHED: &str = "finished_of_aiscaler";
-
 /// Pods that load a model and warm up for so long.
 pub(crate) fn deployment(of: Autoscaler, replicas: u32, loads_seconds: u32, warms_up_seconds: u32) -> Value {
     let labels = json!({ "app": of.name() });
@@ -78,7 +75,7 @@ pub(crate) fn autoscaler(of: Autoscaler, settings: &Settings) -> Value {
                 "targetValue": target_value,
                 "minReplicas": min_replicas,
                 "maxReplicas": max_replicas,
-                "source": { "prometheus": { "query": series(of), "completionsQuery": FINISHED } },
+                "source": { "prometheus": { "query": series(of) } },
                 "behavior": behavior,
             },
         }),

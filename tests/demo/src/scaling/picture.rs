@@ -126,9 +126,7 @@ fn conditions(record: &Record) -> [String; 2] {
         ),
         format!(
             "Both: {target_value} requests per replica, {min_replicas} to {max_replicas} replicas, scale-down window \
-             {down_window_seconds} s (default 300 s). The HPA reads the queue every {period_seconds} s, the AIScaler \
-             every {} s (defaults).",
-            period_seconds / 3,
+             {down_window_seconds} s (default 300 s), the queue is read every {period_seconds} s (default)."
         ),
     ]
 }

@@ -90,7 +90,8 @@ pub(super) fn scaling_active(
 }
 
 fn follows_arrivals(decision: &Decision) -> bool {
-    decision.record.inputs.metrics.iter().any(|metric| metric.flow.is_some())
+    let decides = decision.conclusion.winner.and_then(|winner| decision.record.inputs.metrics.get(winner));
+    decides.is_some_and(|metric| metric.flow.is_some())
 }
 
 /// Why tokens per minute are not known although queues are.

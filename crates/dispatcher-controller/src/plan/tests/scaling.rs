@@ -754,6 +754,8 @@ fn workers_that_count_ended_tasks_are_scaled_by_what_arrives() {
     let by_arrivals = scene.plan();
     assert_eq!(message(&by_arrivals), "the number of workers follows what arrives");
     assert!(by_arrivals.status.desired_replicas > 4, "six a second arrive: {:?}", by_arrivals.status);
+    let event = &by_arrivals.rescale.as_ref().unwrap().event.message;
+    assert!(event.contains("tasks/s arrive and take") && event.contains("busy workers: 2"), "{event}");
     with_arrivals(&mut scene, 0);
     assert_eq!(scene.plan().status.desired_replicas, 2);
 }

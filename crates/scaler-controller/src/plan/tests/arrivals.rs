@@ -62,7 +62,7 @@ fn the_ratio_leaves_arrivals_out() {
 }
 
 #[test]
-fn the_condition_says_what_a_server_is_not_asked() {
+fn the_condition_says_how_a_queue_of_prometheus_is_scaled_by_what_arrives() {
     let message = |source: &str| {
         let mut world = World::new(&format!(", source: {{prometheus: {{{source}}}}}"), 2);
         world.looks(0, queue_at(20.0, 0));
@@ -70,7 +70,8 @@ fn the_condition_says_what_a_server_is_not_asked() {
     };
     assert_eq!(
         message("query: sum(a)"),
-        "replicas are computed from metric queue_depth; with completionsQuery in its source, what arrives would count"
+        "replicas are computed from metric queue_depth; set source.prometheus.completionsQuery to scale by what arrives; \
+         query must then count requests that wait and that run"
     );
     assert_eq!(
         message("query: sum(a), completionsQuery: sum(b)"),
