@@ -8,9 +8,7 @@ use std::{
 
 use jiff::Timestamp;
 use scaling::{
-    behavior::Window,
     flow::{Flow, TotalCounts, TotalMeter},
-    policy::TargetValue,
     reading::Reading,
 };
 
@@ -34,15 +32,13 @@ struct Asked {
 }
 
 impl Arrivals {
+    /// `look`: at the meter of what is asked.
     fn observe(
         &self,
         uid: &str,
         index: usize,
         asked: impl Hash,
-        counts: TotalCounts,
-        target: TargetValue,
-        window: Window,
-        now: Timestamp,
+        look: impl FnOnce(&mut TotalMeter) -> Option<Flow>,
     ) -> Option<Flow> {
         let mut hasher = DefaultHasher::new();
         asked.hash(&mut hasher);
@@ -53,7 +49,7 @@ impl Arrivals {
         if known.hash != hash {
             *known = new();
         }
-        known.meter.observe(counts, target, window, now)
+        look(&mut known.meter)
     }
 
     pub(crate) fn forget(&self, gone: &str) {
@@ -99,7 +95,8 @@ pub(super) fn with_arrivals(
     let uid = valid.scaler.metadata.uid.as_deref().unwrap_or_default();
     let window = valid.policy.behavior.down.window;
     let asked = (query, valid.reference.identity());
-    Answer { flow: ctx.arrivals.observe(uid, index, asked, counts, metric.target, window, now), ..answer }
+    let look = |meter: &mut TotalMeter| meter.observe(counts, metric.target, window, now);
+    Answer { flow: ctx.arrivals.observe(uid, index, asked, look), ..answer }
 }
 
 fn without(answer: Answer, why: &str) -> Answer {
