@@ -18,7 +18,7 @@ pub(crate) struct Past {
     /// Prometheus-compatible server to read past arrivals from, instead of a file
     #[arg(long, value_name = "URL", requires = "query")]
     pub(crate) prometheus: Option<Url>,
-    /// PromQL query of the requests per second, with one series, such as sum(rate(vllm:request_success_total[1m]))
+    /// PromQL query of the requests per second, with one series, such as `sum(rate(vllm:request_success_total[1m]))`
     #[arg(long, value_name = "PROMQL")]
     query: Option<String>,
     /// How much of the past, such as 6h or 7d
