@@ -17,10 +17,15 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
 use crate::{
-    children::{Children, NullWriter, OWNER_NAME, children_of},
     machine::{Processes, Used},
     programs::{target_folder, workspace},
 };
+use children::{Children, NullWriter, OWNER_NAME, children_of};
+
+mod applied;
+pub(crate) mod children;
+pub(crate) mod requests;
+pub(crate) mod sightings;
 
 pub(crate) const NAMESPACE: &str = "bench";
 /// Of the nodes with GPUs.

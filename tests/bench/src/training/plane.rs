@@ -23,9 +23,10 @@ use super::{
     jobs::{Claims, SHARED_CLAIM, Setting, WARM_UP, claim_of, has_succeeded, names, patience, training_job},
     pods::PodEnds,
 };
-use crate::{
+use crate::plane::{
+    NAMESPACE, Plane, Programs, WARM_WITHIN,
     children::{Children, children_of},
-    plane::{NAMESPACE, Plane, Programs, WARM_WITHIN, nodes_with_gpus},
+    nodes_with_gpus,
     sightings::Sightings,
 };
 
