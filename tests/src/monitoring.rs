@@ -8,6 +8,8 @@ use serde_json::Value;
 
 use crate::workspace;
 
+pub mod prometheus;
+
 /// The label by which Grafana's sidecar finds dashboards.
 pub const DASHBOARD: &str = "grafana_dashboard";
 

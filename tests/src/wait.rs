@@ -17,7 +17,9 @@ use local_cluster::{Cluster, ComponentStatus, explained};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
 
-use crate::kstatus::assert_kstatus;
+use kstatus::assert_kstatus;
+
+mod kstatus;
 
 /// Polling interval.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
