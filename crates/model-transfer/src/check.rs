@@ -10,7 +10,7 @@ mod samples;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use api::{loader::Loaded, source::GGUF};
+use api::{aiinference::source::GGUF, loader::Loaded};
 use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::{
