@@ -323,7 +323,7 @@ fn each_sample_is_of_one_kind_that_has_a_controller() {
         for sample in kind.samples.iter().chain(kind.further_samples) {
             assert!(named.insert((*sample).to_owned()), "{sample} is named twice");
             let text = fs::read_to_string(workspace().join("deploy/samples").join(sample)).unwrap();
-            let objects = local_cluster::install::parse(&text).unwrap();
+            let objects = local_cluster::api_server::install::parse(&text).unwrap();
             let mut types = objects.iter().filter_map(|object| object.types.as_ref());
             let of_kind =
                 types.any(|types| types.kind == resource.kind && types.api_version == resource.api_version);

@@ -12,7 +12,10 @@ use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{ApiResource, DeleteParams, PostParams},
 };
-use local_cluster::{Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, admin, watch::wait_for};
+use local_cluster::{
+    Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, api_server::watch::wait_for,
+    controller::admin,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 

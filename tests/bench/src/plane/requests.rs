@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use local_cluster::audit;
+use local_cluster::api_server::audit;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use kube::{
     Api, Client,
     api::{ApiResource, PostParams},
 };
-use local_cluster::watch::wait_for;
+use local_cluster::api_server::watch::wait_for;
 use serde_json::json;
 use tokio::time::timeout;
 
