@@ -47,7 +47,7 @@ async fn the_source_of_the_model_is_a_bucket_or_a_claim() {
 #[tokio::test]
 async fn the_api_server_accepts_the_sources_that_the_parser_accepts() {
     let scene = tests::api_server().await;
-    for (text, spelling) in api::source::EXAMPLES {
+    for (text, spelling) in api::aiinference::source::EXAMPLES {
         let answer = attempt::<AIInference>(&scene, &base(), &json!({"modelSource": text})).await;
         assert_eq!(answer.is_ok(), spelling.is_some(), "{text:?}: {:?}", answer.err());
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use local_cluster::install::yaml_files;
+use local_cluster::api_server::install::yaml_files;
 use tests::Scene;
 
 #[tokio::test]

@@ -6,8 +6,11 @@ use api::controllers::CONTROLLERS;
 use serde_json::json;
 use tests::{
     ask_until, inference,
-    monitoring::{dashboards, families, is_series_of, queries, rule_groups, rules, text},
-    prometheus::{Prometheus, Scrape},
+    monitoring::{
+        dashboards, families, is_series_of,
+        prometheus::{Prometheus, Scrape},
+        queries, rule_groups, rules, text,
+    },
     scaler, simulated, within,
 };
 

@@ -202,7 +202,7 @@ fn deployment_of(kubectl: &Path, folder: &Path) -> Deployment {
 pub(super) fn built(kubectl: &Path, folder: &Path) -> Vec<DynamicObject> {
     let output = Command::new(kubectl).arg("kustomize").arg(folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    local_cluster::install::parse(&String::from_utf8_lossy(&output.stdout)).unwrap()
+    local_cluster::api_server::install::parse(&String::from_utf8_lossy(&output.stdout)).unwrap()
 }
 
 pub(super) fn copy_folder(from: &Path, to: &Path) {

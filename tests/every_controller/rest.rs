@@ -9,9 +9,12 @@ use kube::{
     api::{DynamicObject, ListParams},
 };
 use local_cluster::{
-    Cluster, admin,
-    audit::Event,
-    install::{DEFAULT_NAMESPACE, apply},
+    Cluster,
+    api_server::{
+        audit::Event,
+        install::{DEFAULT_NAMESPACE, apply},
+    },
+    controller::admin,
 };
 use tests::{Scene, ask_until, table::life_of, until_renewed, wait_for, within, workspace};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use api::controllers::{CONTROLLERS, Controller};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::Api;
-use local_cluster::{NodeClock, audit::Event};
+use local_cluster::{NodeClock, api_server::audit::Event};
 use serde_json::json;
 use tests::{Scene, ask_until, simulated, table::life_of, within};
 

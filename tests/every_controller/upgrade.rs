@@ -17,7 +17,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DynamicObject, ListParams, Patch, PatchParams},
 };
-use local_cluster::{ClusterSpec, NodePool, install::yaml_files};
+use local_cluster::{ClusterSpec, NodePool, api_server::install::yaml_files};
 use serde_json::{Value, json};
 use tests::{
     Scene, ask_until, controller, fresh_name, lives::Life, start, table::life_of, tools, until_renewed,

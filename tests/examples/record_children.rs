@@ -16,7 +16,7 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams},
 };
-use local_cluster::{ClusterSpec, Controller, NodePool, install};
+use local_cluster::{ClusterSpec, Controller, NodePool, api_server::install};
 use tests::{
     Scene, controller, fresh_name, lives::Life, start, table::life_of, tools, wait_for, within, workspace,
 };

@@ -9,10 +9,7 @@ use std::{
 
 use api::controllers::CONTROLLERS;
 use serde_json::Value;
-use tests::{
-    monitoring::{rule_groups, rules, text},
-    prometheus::monitoring_tools,
-};
+use tests::monitoring::{prometheus::monitoring_tools, rule_groups, rules, text};
 
 /// Folders of `deploy/monitoring`, each with a file of tests beside this one.
 const FOLDERS: [&str; 6] = [

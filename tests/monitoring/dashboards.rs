@@ -11,8 +11,11 @@ use serde_json::Value;
 use tests::{
     agent::Agent,
     ask_until,
-    monitoring::{Query, dashboards, families, is_series_of, queries, rule_groups, rules, text},
-    prometheus::{Prometheus, Scrape},
+    monitoring::{
+        Query, dashboards, families, is_series_of,
+        prometheus::{Prometheus, Scrape},
+        queries, rule_groups, rules, text,
+    },
     within,
 };
 use tokio::{

@@ -1,6 +1,6 @@
 //! The server that these tests and those of the scaler use does what they rely on.
 
-use tests::prometheus::{Prometheus, Scrape};
+use tests::monitoring::prometheus::{Prometheus, Scrape};
 
 /// It scrapes itself, which needs its address.
 async fn of_itself() -> Prometheus {

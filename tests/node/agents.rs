@@ -7,7 +7,7 @@ use kube::{
     Api,
     api::{DynamicObject, ListParams},
 };
-use local_cluster::{install, real};
+use local_cluster::{api_server::install, real};
 use serde_json::json;
 use tests::{Scene, ask_until, is_ready, monitoring::built, real, wait_for, within};
 

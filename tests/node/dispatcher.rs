@@ -2,6 +2,7 @@
 //! rollouts and deletion, with checkpoints in an S3 server and in a volume that all workers share.
 
 mod load;
+mod memory;
 mod node_loss;
 mod sample;
 mod sessions;

@@ -3,16 +3,10 @@
 mod agents;
 mod claims;
 mod cluster;
-mod confinement;
 mod controllers;
 mod dispatcher;
-mod engines;
-mod failure;
-mod memory;
+mod inference;
 mod pods;
-mod rollouts;
 mod scaling;
-mod sources;
 mod store;
 mod training;
-mod warmup;

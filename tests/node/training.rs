@@ -13,7 +13,7 @@ use api::{
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::DeleteParams};
-use local_cluster::{NodeClock, nodes};
+use local_cluster::{NodeClock, simulation::nodes};
 use serde_json::{Value, json};
 use tests::{
     ENGINE_IMAGE, PRODUCT, Scene, TRAINER_IMAGE, follow, real, real_spec, start_real,

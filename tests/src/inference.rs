@@ -21,7 +21,7 @@ use kube::{
     Api,
     api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use local_cluster::nodes;
+use local_cluster::simulation::nodes;
 use serde_json::{Value, json};
 
 use crate::{

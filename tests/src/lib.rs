@@ -19,14 +19,14 @@
 //!
 //! - `scene.rs`: the namespace of a test, and its client.
 //! - `wait.rs`: waits by watching, with deadlines.
+//! - `wait/kstatus.rs`: a port of kstatus.
 //! - `lives.rs`: what the scripted life of an object is; `table.rs`: which controller has which.
 //! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`: the four kinds in tests.
 //! - `drains.rs`: what a drain of a node does.
 //! - `agent.rs`: a real metrics-agent on loopback.
 //! - `real.rs`: clusters with real nodes.
-//! - `prometheus.rs`: a real Prometheus on loopback.
 //! - `monitoring.rs`: what kustomize builds from `deploy/monitoring`.
-//! - `kstatus.rs`: a port of kstatus.
+//! - `monitoring/prometheus.rs`: a real Prometheus on loopback.
 //! - `sweep.rs`: lets each write of a controller's script fail in every way (`cargo xtask sweep`).
 //!
 //! Programs beside this crate:
@@ -49,10 +49,8 @@ pub mod agent;
 pub mod dispatcher;
 pub mod drains;
 pub mod inference;
-pub mod kstatus;
 pub mod lives;
 pub mod monitoring;
-pub mod prometheus;
 mod real;
 pub mod scaler;
 mod scene;

@@ -8,6 +8,8 @@ use serde_json::Value;
 
 use crate::workspace;
 
+pub mod prometheus;
+
 /// The label by which Grafana's sidecar finds dashboards.
 pub const DASHBOARD: &str = "grafana_dashboard";
 
@@ -22,7 +24,7 @@ pub fn built_at(folder: &Path) -> Vec<DynamicObject> {
         local_cluster::tools::ensure_kubectl(None).unwrap_or_else(|error| panic!("{}", explained(&error)));
     let output = Command::new(kubectl.join("kubectl")).arg("kustomize").arg(folder).output().unwrap();
     assert!(output.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));
-    local_cluster::install::parse(&String::from_utf8_lossy(&output.stdout)).unwrap()
+    local_cluster::api_server::install::parse(&String::from_utf8_lossy(&output.stdout)).unwrap()
 }
 
 /// Those of a kind.

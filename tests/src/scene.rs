@@ -19,7 +19,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, PostParams},
     core::ObjectMeta,
 };
-use local_cluster::{Cluster, explained, install};
+use local_cluster::{Cluster, api_server::install, explained};
 use serde::de::DeserializeOwned;
 
 use crate::wait::{follow, wait_for, within};

@@ -19,7 +19,7 @@ use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
-use local_cluster::nodes;
+use local_cluster::simulation::nodes;
 use serde_json::{Value, json};
 
 use crate::{

@@ -17,7 +17,9 @@ use local_cluster::{Cluster, ComponentStatus, explained};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
 
-use crate::kstatus::assert_kstatus;
+use kstatus::assert_kstatus;
+
+mod kstatus;
 
 /// Polling interval.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -43,8 +45,10 @@ where
         agrees_with_kstatus(object);
         holds(object)
     };
-    let seen =
-        local_cluster::watch::wait_for(api, name, deadline, |object| object.is_some_and(&mut look)).await;
+    let seen = local_cluster::api_server::watch::wait_for(api, name, deadline, |object| {
+        object.is_some_and(&mut look)
+    })
+    .await;
     match seen {
         Ok(Some(object)) => object,
         Ok(None) => panic!("{name} is gone, instead of: {what}"),
@@ -61,7 +65,8 @@ pub async fn wait_until_gone<K>(api: &Api<K>, name: &str, deadline: Duration)
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
-    let gone = local_cluster::watch::wait_for(api, name, deadline, |object| object.is_none()).await;
+    let gone =
+        local_cluster::api_server::watch::wait_for(api, name, deadline, |object| object.is_none()).await;
     if let Err(late) = gone {
         let last = late.last_seen.as_deref().map_or("it could not be seen".to_owned(), shown);
         panic!("waited in vain for {name} to go; last seen:\n{last}")

@@ -208,6 +208,45 @@ fn no_file_is_called_mod_or_by_an_empty_name() {
     assert_eq!(found, [""; 0]);
 }
 
+/// More file names than this are too many to find a subject among: files of one subject get a folder.
+const MOST_FILES_SIDE_BY_SIDE: usize = 15;
+
+/// `folder: number` for each folder with more files of Rust.
+fn crowded(files: &[Source]) -> Vec<String> {
+    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
+    for (path, _) in files {
+        let (folder, _) = path.rsplit_once('/').unwrap();
+        *folders.entry(folder).or_default() += 1;
+    }
+    let crowded = folders.into_iter().filter(|(_, number)| *number > MOST_FILES_SIDE_BY_SIDE);
+    crowded.map(|(folder, number)| format!("{folder}: {number}")).collect()
+}
+
+#[test]
+fn no_folder_of_a_crate_or_of_the_tests_is_crowded() {
+    let root = workspace();
+    let mut files = Vec::new();
+    // Inline tests count too, so this is not `sources`.
+    for folder in ["crates", "tests"] {
+        collect(root, &root.join(folder), "rs", &mut files);
+    }
+    files.retain(|(path, _)| path.starts_with("tests/") || path.contains("/src/"));
+    for place in ["crates/api/src/", "tests/src/"] {
+        assert!(files.iter().any(|(path, _)| path.starts_with(place)), "{place} has no file: has it moved?");
+    }
+    assert_eq!(crowded(&files), [""; 0], "group the files by subject, in modules");
+}
+
+#[test]
+fn a_folder_is_crowded_by_its_own_files_and_not_by_those_of_its_folders() {
+    let files = |folder: &str, number: usize| -> Vec<Source> {
+        (0..number).map(|file| (format!("{folder}/{file}.rs"), String::new())).collect()
+    };
+    let beside = [files("a/src", 15), files("a/src/plan", 15)].concat();
+    assert_eq!(crowded(&beside), [""; 0]);
+    assert_eq!(crowded(&[beside, files("b/src", 16)].concat()), ["b/src: 16"]);
+}
+
 /// All manuals: files of Markdown at the top and in the folders of the workspace.
 fn manuals() -> Vec<Source> {
     let root = workspace();
@@ -323,7 +362,7 @@ fn each_sample_is_of_one_kind_that_has_a_controller() {
         for sample in kind.samples.iter().chain(kind.further_samples) {
             assert!(named.insert((*sample).to_owned()), "{sample} is named twice");
             let text = fs::read_to_string(workspace().join("deploy/samples").join(sample)).unwrap();
-            let objects = local_cluster::install::parse(&text).unwrap();
+            let objects = local_cluster::api_server::install::parse(&text).unwrap();
             let mut types = objects.iter().filter_map(|object| object.types.as_ref());
             let of_kind =
                 types.any(|types| types.kind == resource.kind && types.api_version == resource.api_version);

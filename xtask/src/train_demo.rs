@@ -20,7 +20,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use api::trainingjob::{Phase, TrainingJobStatus};
 use kube::Client;
-use local_cluster::{Cluster, ClusterSpec, HUB_ADDRESS, NodePool, RealNodes, Service, install};
+use local_cluster::{Cluster, ClusterSpec, HUB_ADDRESS, NodePool, RealNodes, Service, api_server::install};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;

@@ -15,18 +15,14 @@
 //! Files:
 //!
 //! - `cli.rs`: the command line.
-//! - `server.rs`: the HTTP interface.
-//! - `requests.rs`: parses what clients send.
-//! - `answers.rs`: what clients get, whole or in pieces.
+//! - `server.rs`: the HTTP interface; what clients send and what they get is in `server`.
 //! - `siblings.rs`: which worker holds a session.
 //! - `hand_over.rs`: gives the sessions of a worker that ends to its siblings.
 //! - `worker.rs`: takes tasks, does them and saves; its header lists its parts.
-//! - `queue.rs`: the order of tasks.
 //! - `session.rs`: messages, summary, tasks and answers of a session.
-//! - `store.rs`: the files of sessions.
+//! - `session/store.rs`: the files of sessions.
 //! - `model.rs`: calls the model.
 //! - `memory.rs`: records of the memory, and the nearest ones.
-//! - `prompts.rs`: the prompts of roles.
 //! - `connections.rs`: HTTP clients.
 //! - `sse.rs`: server-sent events.
 //! - `metrics.rs`: the page `/metrics`.
@@ -34,7 +30,6 @@
 
 #![forbid(unsafe_code)]
 
-mod answers;
 mod cli;
 mod connections;
 mod hand_over;
@@ -42,14 +37,10 @@ mod log;
 mod memory;
 mod metrics;
 mod model;
-mod prompts;
-mod queue;
-mod requests;
 mod server;
 mod session;
 mod siblings;
 mod sse;
-mod store;
 mod worker;
 
 use std::{
@@ -77,8 +68,8 @@ use log::Log;
 use memory::{Loaded, Memory};
 use model::Model;
 use server::Server;
+use session::store::Store;
 use siblings::Siblings;
-use store::Store;
 use worker::{Settings, Worker};
 
 /// Of the time after SIGTERM, for sessions whose tasks take all of it. A grace of less than 20 s gives a quarter.

@@ -30,15 +30,17 @@ use tokio::{
 };
 
 use crate::{
-    answers::{Answered, ended, problem, queued, refused, streamed, task},
     log::Log,
     metrics::page,
-    requests::{self, Mode, Protocol, SESSION, Submission, TASK_ID},
-    session::{Name, Outcome, Session, Task},
+    session::{Name, Outcome, Session, Task, store::LARGEST_FILE},
     siblings::{HOP, Hop, Lookup, Route, Siblings, WORKER, route},
-    store::LARGEST_FILE,
     worker::{End, Progress, Refusal, State as TaskState, Unreadable, Worker},
 };
+use answers::{Answered, ended, problem, queued, refused, streamed, task};
+use requests::{Mode, Protocol, SESSION, Submission, TASK_ID};
+
+mod answers;
+mod requests;
 
 /// An input and the JSON around it.
 const BODY_BYTES: usize = 1 << 20;

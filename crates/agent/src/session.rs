@@ -7,6 +7,8 @@ use std::{collections::VecDeque, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod store;
+
 /// An estimate that holds for most languages and models within a factor of two.
 const BYTES_PER_TOKEN: usize = 4;
 /// What the template of a model adds to each message.

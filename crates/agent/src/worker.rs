@@ -4,8 +4,8 @@
 //!  submit ─▶ session (saved) ─▶ queue ─▶ turn: prompt, memory, summary, model ─▶ session (saved) ─▶ Progress
 //! ```
 //!
-//! `held.rs` is what is in memory, `files.rs` waits for the disk, `turn.rs` asks the model, and `copies.rs` is about other
-//! workers with the same session.
+//! `queue.rs` is the order of tasks, `held.rs` is what is in memory, `files.rs` waits for the disk, `turn.rs` asks the
+//! model, `prompts.rs` has the prompts of roles, and `copies.rs` is about other workers with the same session.
 //!
 //! Only sessions with tasks are in memory. Of the others the worker knows their standing, and reads the file when it is
 //! needed. A task is saved before it is accepted, and its answer before it is given. So a task is done once, and a task
@@ -14,6 +14,8 @@
 mod copies;
 mod files;
 mod held;
+mod prompts;
+mod queue;
 mod turn;
 
 use std::{
@@ -40,11 +42,10 @@ use crate::{
     memory::Memory,
     metrics::Counts,
     model::{Completion, Fault, Model},
-    queue::{Queue, Ticket},
-    session::{Cause, Name, Outcome, Place, Session, Task},
+    session::{Cause, Name, Outcome, Place, Session, Task, store::Store},
     siblings::Report,
-    store::Store,
 };
+use queue::{Queue, Ticket};
 
 /// Between two attempts to save what could not be saved. A disk that is full stays so for a while.
 const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(5);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     aiscaler::Behavior,
     pods::{EnvVar, PodOptions, Resources},
-    rules, schema,
+    schema::{self, rules},
 };
 
 /// Role, number and configuration of the workers.

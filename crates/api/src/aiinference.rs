@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     pods::{EnvVar, PodOptions, Resources},
-    rules, schema, source,
+    schema::{self, rules},
 };
+
+pub mod source;
 
 /// Upper bound of `spec.nodeFailureSeconds`.
 pub const MAX_NODE_FAILURE_SECONDS: i32 = 3_600;

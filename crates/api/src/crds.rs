@@ -100,4 +100,6 @@ fn tidy(schema: &mut JSONSchemaProps) {
 #[cfg(test)]
 mod compatibility;
 #[cfg(test)]
+mod round_trip;
+#[cfg(test)]
 mod tests;

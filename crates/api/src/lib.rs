@@ -8,6 +8,7 @@
 //! Files:
 //!
 //! - `aiinference.rs`: AIInference, and the flags of each engine that only the controller may set.
+//! - `aiinference/source.rs`: where a model is.
 //! - `trainingjob.rs`: TrainingJob, its mutable fields, and the flags of the trainer that only the controller may set.
 //! - `trainingjob/status.rs`: the status of a TrainingJob.
 //! - `aidispatcher.rs`: AIDispatcher.
@@ -15,12 +16,11 @@
 //! - `pods.rs`: the pod options of all kinds.
 //! - `pods/scheduling.rs`: on which nodes pods run.
 //! - `pods/volumes.rs`: volumes that users add.
-//! - `source.rs`: where a model is.
-//! - `rules.rs`: CEL rules of several fields, and their messages.
 //! - `schema.rs`: schemas that cannot be derived.
+//! - `schema/rules.rs`: CEL rules of several fields, and their messages.
 //! - `crds.rs`: the custom resource definitions.
 //! - `crds/compatibility.rs`: compares them with `released`, which has `deploy/crds` of the last release.
-//! - `round_trip.rs`: the Rust types and the published schema are equivalent.
+//! - `crds/round_trip.rs`: the Rust types and the published schema are equivalent.
 //! - `conditions.rs`: types of conditions.
 //! - `reasons.rs`: reasons of conditions, events and failures.
 //! - `labels.rs`: keys and values of labels and annotations.
@@ -44,11 +44,6 @@ pub mod loader;
 pub mod monitor;
 pub mod pods;
 pub mod reasons;
-pub mod source;
 pub mod trainingjob;
 
-mod rules;
 mod schema;
-
-#[cfg(test)]
-mod round_trip;

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{rules, schema};
+use crate::schema::{self, rules};
 
 mod scheduling;
 mod volumes;

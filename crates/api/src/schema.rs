@@ -4,6 +4,8 @@ use kube::core::{Rule, validate};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
+pub(crate) mod rules;
+
 /// Longest quantity that anybody needs to write; `quantity()` in CEL is priced by it.
 const MAX_QUANTITY: u32 = 48;
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     aiinference::Addressing,
     pods::{EnvVar, PodOptions, Resources},
-    rules, schema,
+    schema::{self, rules},
 };
 
 pub use status::{

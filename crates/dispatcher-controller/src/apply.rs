@@ -24,7 +24,7 @@ use workload::faults::facts::FactTimes;
 
 use crate::{
     Context, NAME,
-    plan::{Plan, is_loss, marks::Mark, outcome::Outcome},
+    plan::{Plan, is_loss, outcome::Outcome, replicas::marks::Mark},
 };
 
 /// A pool has up to a thousand pods.

@@ -33,9 +33,9 @@
 //! Files of `plan`:
 //!
 //! - `replicas.rs`: how many workers there are, and which are removed first.
+//! - `replicas/replacement.rs`: which idle worker gives way to a new worker that restores a state.
+//! - `replicas/marks.rs`: the annotations of pods that say whether a pod may be removed.
 //! - `rollout.rs`: whether a new worker starts before an old worker ends.
-//! - `replacement.rs`: which idle worker gives way to a new worker that restores a state.
-//! - `marks.rs`: the annotations of pods that say whether a pod may be removed.
 //! - `disruption_budget.rs`: the PodDisruptionBudget of a pool.
 //! - `services.rs`: the Services of a pool.
 //! - `omission.rs`: what is reported of a child that the pool can do without.
@@ -44,12 +44,12 @@
 //! - `revision.rs`: the revision of the current spec.
 //! - `metadata.rs`: name, owner and labels of children.
 //! - `readiness.rs`: whether a worker counts as ready.
-//! - `conditions.rs`: the phase and the conditions.
-//! - `conditions/faults.rs`: why a pod does not become ready.
-//! - `conditions/checkpoint_failed.rs`: the condition CheckpointFailed.
-//! - `conditions/scaling_active.rs`: the condition ScalingActive.
 //! - `status.rs`: the status.
-//! - `events.rs`: events.
+//! - `status/conditions.rs`: the phase and the conditions.
+//! - `status/conditions/faults.rs`: why a pod does not become ready.
+//! - `status/conditions/checkpoint_failed.rs`: the condition CheckpointFailed.
+//! - `status/conditions/scaling_active.rs`: the condition ScalingActive.
+//! - `status/events.rs`: events.
 //! - `outcome.rs`: what is remembered and reported after the Deployment was written.
 
 #![forbid(unsafe_code)]

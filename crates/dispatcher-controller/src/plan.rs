@@ -23,23 +23,22 @@ use crate::{
     observe::Observed,
     validate::{Invalid, TOKENS, ValidDispatcher, defaults::Defaults, spec_hash, validate},
 };
-use marks::{Mark, Marking};
-use replicas::Sizing;
+use replicas::{
+    Sizing,
+    marks::{Mark, Marking},
+    replacement::replacement,
+};
 use services::Serving;
-use status::Report;
+use status::{Report, conditions, events};
 
-mod conditions;
 mod deployment;
 mod disruption_budget;
-mod events;
-pub(crate) mod marks;
 mod metadata;
 mod omission;
 pub(crate) mod outcome;
 mod pod;
 mod readiness;
-mod replacement;
-mod replicas;
+pub(crate) mod replicas;
 mod revision;
 mod rollout;
 mod services;
@@ -151,7 +150,7 @@ fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher
 fn of_valid(valid: &ValidDispatcher, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
-    let (sizing, replaces) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
+    let (sizing, replaces) = replacement(valid, observed, &revision, sizing, defaults, now);
     let (sizing, marking, guarding, serving) = if valid.pods.paused {
         // The pods get no costs for a smaller number.
         let marking = replicas::marks_of_present(observed, now);
@@ -305,7 +304,7 @@ fn reported(
     let (refusal, wait) = refusal.clone().judged(&*observed.dispatcher, defaults.refusal_retry, now);
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
-    let (sizing, _) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
+    let (sizing, _) = replacement(valid, observed, &revision, sizing, defaults, now);
     let guarding = disruption_budget::of_deployed(observed, now);
     let mut assessment = conditions::of_refused(&refusal, valid, observed, &revision, &sizing, now);
     assessment.verdicts.extend([guarding.omitted, services::reported(observed)].into_iter().flatten());

@@ -7,9 +7,8 @@ use std::{
 };
 
 use api::{
-    aiinference::{AIInference, Rollout},
+    aiinference::{AIInference, Rollout, source::ModelSource},
     labels,
-    source::ModelSource,
 };
 use jiff::Timestamp;
 use k8s_openapi::{

@@ -8,11 +8,10 @@ use std::{net::IpAddr, time::Duration};
 use api::{
     aiinference::{
         AIInference, AIInferenceSpec, Addressing, DEFAULT_SURGE_TIMEOUT_SECONDS, Disruption, Engine, Listen,
-        Medium, ModelLoader, ModelStore, ModelVolume, Rollout,
+        Medium, ModelLoader, ModelStore, ModelVolume, Rollout, source::ModelSource,
     },
     labels,
     pods::{EnvVar, PodOptions, Resources},
-    source::ModelSource,
 };
 use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,

@@ -17,15 +17,14 @@ use tokio::{
 
 use crate::{
     ClusterSpec, Error, Folder, Phase, Result, Status,
-    admin_client::admin_client,
-    audit,
+    api_server::{admin_client::admin_client, audit},
     machine::{
         files::tail,
         network::node_name,
         process::{Identity, Ledger, SUPERVISOR},
     },
-    protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
     real,
+    supervisor::protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
 };
 
 /// How often start, readiness and end of another process are polled; they cannot be watched.

@@ -12,9 +12,13 @@ use kube::{Api, core::DynamicObject};
 use tokio::{process::Command, time::sleep};
 
 use crate::{
-    Cluster, ComponentState, Error, Result, admin, install, machine::files::tail,
-    protocol::ControllerProcess, watch::wait_until,
+    Cluster, ComponentState, Error, Result,
+    api_server::{install, watch::wait_until},
+    machine::files::tail,
+    supervisor::protocol::ControllerProcess,
 };
+
+pub mod admin;
 
 /// A controller that must list its kinds needs well under a second; a loaded machine is no reason to fail.
 const READY_WITHIN: Duration = Duration::from_secs(60);

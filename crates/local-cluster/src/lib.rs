@@ -22,46 +22,37 @@
 //! - `cluster.rs`: starts, asks and ends a cluster from outside.
 //! - `spec.rs`: what a cluster consists of.
 //! - `folder.rs`: where a cluster keeps its files.
-//! - `supervisor.rs`: the process that holds a cluster; its start, its components and its tokens are in `supervisor`.
-//! - `protocol.rs`: the requests of the control socket.
-//! - `command_lines.rs`: the flags of each component, and why it has them.
-//! - `credentials.rs`: keys, certificates and kubeconfigs.
+//! - `supervisor.rs`: the process that holds a cluster; its start, its components, its tokens and the requests of its
+//!   control socket are in `supervisor`.
+//! - `control_plane/command_lines.rs`: the flags of each component, and why it has them.
+//! - `control_plane/credentials.rs`: keys, certificates and kubeconfigs.
+//! - `control_plane/storage.rs`: the default StorageClass.
+//! - `api_server/admin_client.rs`: the client with all rights.
+//! - `api_server/install.rs`: applies files to a cluster.
+//! - `api_server/watch.rs`: waits for an object with a deadline.
+//! - `api_server/audit.rs`: the audit log as values.
 //! - `controller.rs`: runs a controller with the rights of its deployment.
-//! - `install.rs`: applies files to a cluster.
+//! - `controller/admin.rs`: asks the admin server of a controller.
 //! - `simulation.rs`: how simulated pods behave.
-//! - `nodes.rs`: the simulated nodes.
-//! - `pod_logs.rs`: serves the logs of simulated pods, those of trainers in the form of ms-swift.
+//! - `simulation/nodes.rs`: the simulated nodes.
+//! - `simulation/pod_logs.rs`: serves the logs of simulated pods, those of trainers in the form of ms-swift.
 //! - `real.rs`: real nodes, with a picture; its parts are in `real`.
-//! - `storage.rs`: the default StorageClass.
 //! - `tools.rs`: builds programs from `tools/*/go.mod`; the project has no Go code.
-//! - `admin.rs`: asks the admin server of a controller.
-//! - `admin_client.rs`: the client with all rights.
-//! - `audit.rs`: the audit log as values.
-//! - `watch.rs`: waits for an object with a deadline.
 //! - `machine.rs`: files, processes, ports, namespaces and networks of this machine, a file each in `machine`.
 //! - `error.rs`: errors, with the object and the fix.
 
-pub mod admin;
-mod admin_client;
-pub mod audit;
+pub mod api_server;
 mod cluster;
-mod command_lines;
-mod controller;
-mod credentials;
+pub mod control_plane;
+pub mod controller;
 mod error;
 mod folder;
-pub mod install;
 mod machine;
-pub mod nodes;
-pub mod pod_logs;
-mod protocol;
 pub mod real;
-mod simulation;
+pub mod simulation;
 mod spec;
-pub mod storage;
 pub mod supervisor;
 pub mod tools;
-pub mod watch;
 
 pub use crate::{
     cluster::{Cluster, remove, running, sibling_binary, sweep},
@@ -69,8 +60,8 @@ pub use crate::{
     error::{Error, explained},
     folder::Folder,
     machine::network::HUB as HUB_ADDRESS,
-    protocol::{ComponentState, ComponentStatus, Phase, Service, Status},
     spec::{ClusterSpec, Detail, NodeClock, NodePool, RealNodes},
+    supervisor::protocol::{ComponentState, ComponentStatus, Phase, Service, Status},
 };
 
 /// What every fallible function of this crate returns.

@@ -105,11 +105,13 @@ fn supervise(dir: PathBuf, owner_pipe: bool) -> anyhow::Result<()> {
 }
 
 fn provision(dir: PathBuf) -> anyhow::Result<()> {
-    match on_one_thread(local_cluster::storage::provision(dir))?.context("the volumes failed")? {}
+    match on_one_thread(local_cluster::control_plane::storage::provision(dir))?
+        .context("the volumes failed")? {}
 }
 
 fn serve_logs(dir: PathBuf, listen: SocketAddr) -> anyhow::Result<()> {
-    match on_one_thread(local_cluster::pod_logs::serve(dir, listen))?.context("the logs failed")? {}
+    match on_one_thread(local_cluster::simulation::pod_logs::serve(dir, listen))?
+        .context("the logs failed")? {}
 }
 
 /// Runs a part that is asynchronous; the file of its errors is its log.

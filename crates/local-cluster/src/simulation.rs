@@ -1,8 +1,12 @@
-//! How simulated pods behave: the stages that kwok plays, put together from the files of the folder beside this one.
+//! How simulated pods behave: the stages that kwok plays, put together from the YAML, jq and template files of `simulation`.
+//! The simulated nodes and the logs of their pods are in `simulation` too.
 //!
 //! The crate's README.md lists the settings that choose a pod's fate.
 
 use crate::{ClusterSpec, Detail};
+
+pub mod nodes;
+pub mod pod_logs;
 
 /// Before the name of a setting, in an annotation of a pod.
 pub(crate) const SETTING_ANNOTATION: &str = "sim.ai.infra.example.com/";

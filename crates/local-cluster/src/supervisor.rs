@@ -6,6 +6,7 @@
 //! It runs on one thread: the system ends child processes when the *thread* that started them ends.
 
 mod component;
+pub(crate) mod protocol;
 mod start;
 mod tokens;
 
@@ -33,21 +34,24 @@ use tracing::{info, warn};
 
 use crate::{
     ClusterSpec, ComponentState, ComponentStatus, Error, Folder, Phase, Result, Status,
-    command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, POD_LOGS, SCHEDULER},
-    credentials, explained,
+    control_plane::{
+        command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, POD_LOGS, SCHEDULER},
+        credentials,
+    },
+    explained,
     machine::{
         namespaces,
         network::{self, node_name},
         ports::{ReservedPort, free_port},
         process::{self, Families, Identity, Ledger, SUPERVISOR},
     },
-    protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
     real::{
         control_groups, hub,
         settings::{self, CONTAINERD},
     },
 };
 use component::Component;
+use protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service};
 
 /// Becomes the program, as a child that the system ends with its parent; returns only if that fails.
 ///

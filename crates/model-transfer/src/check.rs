@@ -4,17 +4,18 @@
 //! It reads names and file types of a few levels, writes nothing and follows no link out of the folder. `contents` also
 //! reads samples of the files.
 
+pub(crate) mod contents;
 mod disk;
 mod samples;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use api::{loader::Loaded, source::GGUF};
+use api::{aiinference::source::GGUF, loader::Loaded};
 use tokio::{task::spawn_blocking, time::timeout};
 
 use crate::{
+    digest::sums::SHA256SUMS,
     fault::{Cause, Fault},
-    sums::SHA256SUMS,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

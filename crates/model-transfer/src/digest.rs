@@ -9,6 +9,8 @@ pub(crate) use object_storage::{Expected, is_hex};
 use sha2::{Digest as _, Sha256};
 use tokio::{sync::watch, task::spawn_blocking};
 
+pub(crate) mod sums;
+
 /// How a file that is in place was checked.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -3,7 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
-use api::source::ModelSource;
+use api::aiinference::source::ModelSource;
 
 /// A bucket, and the folder in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn it_takes_what_the_api_server_takes_of_stores_and_nothing_else() {
-        for (text, spelling) in api::source::EXAMPLES {
+        for (text, spelling) in api::aiinference::source::EXAMPLES {
             let spelling = spelling.filter(|spelling| spelling.starts_with("s3://"));
             let read = text.parse::<Location>().map(|location| location.to_string());
             assert_eq!(read, spelling.map(str::to_owned).ok_or_else(|| InvalidLocation((*text).to_owned())));

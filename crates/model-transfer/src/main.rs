@@ -18,43 +18,36 @@
 //! - `cli.rs`: the command line.
 //! - `pull.rs`: copies everything below a prefix into a folder; its parts are in `pull`.
 //! - `push.rs`: uploads everything in a folder below a prefix; its parts are in `push`.
-//! - `check_store.rs`: whether a push may be expected to work.
+//! - `push/check_store.rs`: whether a push may be expected to work.
 //! - `check.rs`: whether a folder holds a model that an engine can load.
-//! - `pre_stop.rs`: the preStop hook; its parts are in `pre_stop`.
-//! - `alive.rs`: the liveness probe.
+//! - `check/contents.rs`: what a model consists of, and whether other pods have the same.
+//! - `engine/pre_stop.rs`: the preStop hook; its parts are in `pre_stop`.
+//! - `engine/alive.rs`: the liveness probe.
 //! - `store.rs`: the only file that speaks to the store, through `crates/object-storage`.
-//! - `keys.rs`: decides which keys may become paths.
+//! - `store/keys.rs`: decides which keys may become paths.
+//! - `store/markers.rs`: objects that stand for empty folders.
+//! - `store/retry.rs`: waits between attempts.
 //! - `tree.rs`: opens paths below a root and follows no link.
 //! - `location.rs`: parses `s3://bucket/prefix`.
-//! - `contents.rs`: what a model consists of, and whether other pods have the same.
 //! - `digest.rs`: expected checksums, and their verification.
-//! - `sums.rs`: parses and writes `SHA256SUMS`.
-//! - `markers.rs`: objects that stand for empty folders.
+//! - `digest/sums.rs`: parses and writes `SHA256SUMS`.
 //! - `space.rs`: checks the space for a model.
 //! - `progress.rs`: progress of a transfer.
-//! - `retry.rs`: waits between attempts.
 //! - `fault.rs`: the reason of a failed transfer.
 
 #![forbid(unsafe_code)]
 
-mod alive;
 mod check;
-mod check_store;
 mod cli;
-mod contents;
 mod digest;
+mod engine;
 mod fault;
-mod keys;
 mod location;
-mod markers;
-mod pre_stop;
 mod progress;
 mod pull;
 mod push;
-mod retry;
 mod space;
 mod store;
-mod sums;
 mod tree;
 
 use std::{io, num::NonZero, ops::RangeInclusive, path::Path, process::ExitCode, thread, time::Duration};
@@ -68,8 +61,11 @@ use tokio::{
 };
 use tracing::{error, info};
 
+use check::contents;
 use cli::{Alive, Arguments, Check, Command, Options, Transfer};
+use engine::{alive, pre_stop};
 use fault::{Cause, Fault};
+use push::check_store;
 
 /// The name of its copy.
 const PROGRAM: &str = "model-transfer";

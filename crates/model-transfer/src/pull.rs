@@ -30,19 +30,22 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::{
-    check,
+    check::{
+        self,
+        contents::{self, Contents},
+    },
     cli::{Options, Pull},
-    contents::{self, Contents},
-    digest::Expected,
+    digest::{Expected, sums::SHA256SUMS},
     fault::{Cause, Fault, write_termination_log},
-    keys::{self, Tree},
     location::Location,
-    markers,
     progress::{Progress, clock},
-    retry::Patience,
     space,
-    store::Store,
-    sums::SHA256SUMS,
+    store::{
+        Store,
+        keys::{self, Tree},
+        markers,
+        retry::Patience,
+    },
 };
 use folder::Folder;
 use object::{Listed, Object};

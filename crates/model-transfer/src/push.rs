@@ -9,6 +9,7 @@
 //! every pull fail, because the prefix may hold files of two models. Nothing is deleted in the store. An upload that is
 //! repeated sends only what is missing: each object has its SHA-256 as metadata, which `push` requests first.
 
+pub(crate) mod check_store;
 mod upload;
 mod walk;
 
@@ -31,15 +32,15 @@ use tracing::info;
 
 use crate::{
     cli::Options,
-    digest::{self, Algorithm},
+    digest::{
+        self, Algorithm,
+        sums::{self, SHA256SUMS, Sums},
+    },
     fault::{Cause, Fault, write_termination_log},
-    keys,
     location::Location,
-    markers,
     progress::{Progress, clock},
     space,
-    store::{RequestError, Store},
-    sums::{self, SHA256SUMS, Sums},
+    store::{RequestError, Store, keys, markers},
 };
 use upload::{BUFFER_MIB, Upload};
 use walk::{Found, LocalFile};

@@ -3,7 +3,10 @@
 //! `object_storage` opens the bucket and says what a failed request means. Requests are retried here, because the time for
 //! which one may fail depends on the progress of the others.
 
+pub(crate) mod keys;
 mod listing;
+pub(crate) mod markers;
+pub(crate) mod retry;
 
 use std::{
     path::Path as FilePath,
@@ -31,9 +34,9 @@ use crate::{
     cli::Options,
     fault::{Cause, Fault},
     location::Location,
-    retry::Backoff,
 };
 use listing::Listing;
+use retry::Backoff;
 
 /// Attempts of a request that a transfer can do without.
 const OPTIONAL_ATTEMPTS: u32 = 4;

@@ -20,15 +20,15 @@
 //! - `resume.rs`: finds the checkpoints of another job.
 //! - `cache.rs`: finds and deletes what was loaded from hubs.
 //! - `supervise.rs`: runs the trainer from start to end.
-//! - `processes.rs`: the descendants of the trainer.
+//! - `supervise/processes.rs`: the descendants of the trainer.
+//! - `supervise/watch.rs`: finds that a later attempt owns the folder.
+//! - `supervise/verdict.rs`: judges how a run ended.
 //! - `output.rs`: copies the trainer's streams.
 //! - `log.rs`: reads the trainer's log.
-//! - `watch.rs`: finds that a later attempt owns the folder.
 //! - `timing.rs`: the waiting times, on whose order the fence rests.
-//! - `verdict.rs`: judges how a run ended.
 //! - `fault.rs`: an error of the launcher itself.
 //! - `message.rs`: the termination message.
-//! - `redaction.rs`: removes secrets from the message.
+//! - `message/redaction.rs`: removes secrets from the message.
 
 #![forbid(unsafe_code)]
 
@@ -41,13 +41,9 @@ mod marker;
 mod message;
 mod output;
 mod prepare;
-mod processes;
-mod redaction;
 mod resume;
 mod supervise;
 mod timing;
-mod verdict;
-mod watch;
 
 use std::{path::Path, process::ExitCode};
 
@@ -57,7 +53,7 @@ use directory::install::install;
 
 use cli::{Arguments, Command, Environment, Run, TERMINATION_LOG};
 use fault::Fault;
-use redaction::Secrets;
+use message::redaction::Secrets;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {

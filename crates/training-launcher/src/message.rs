@@ -4,7 +4,10 @@ use std::{fs::File, io::Write as _, path::Path};
 
 use api::launcher::{LONGEST_MESSAGE, Message};
 
-use crate::{log::Log, output, redaction::Secrets};
+use crate::{log::Log, output};
+use redaction::Secrets;
+
+pub(crate) mod redaction;
 
 /// The end of the log, in bytes.
 const LONGEST_TAIL: usize = 1_024;

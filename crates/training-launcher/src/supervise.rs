@@ -36,13 +36,17 @@ use crate::{
     marker, message,
     output::{self, SharedLog, locked},
     prepare::{self, Order, Prepared},
-    processes::{self, Exit},
     resume::{ResumeSource, Wanted},
     status,
     timing::Timing,
-    verdict::{Facts, Verdict, verdict},
-    watch::{Event, Subject, Watch},
 };
+use processes::Exit;
+use verdict::{Facts, Verdict, verdict};
+use watch::{Event, Subject, Watch};
+
+mod processes;
+mod verdict;
+mod watch;
 
 /// The option of ms-swift that names the checkpoint to resume from.
 const RESUME: &str = "--resume_from_checkpoint";

@@ -19,10 +19,9 @@ use tokio::runtime::Runtime;
 use tonic::Streaming;
 
 use crate::{
-    figures::{Figure, percentile},
+    figures::{Figure, percentile, repeats::repeat},
     machine,
     programs::{build, target_folder},
-    repeats::repeat,
     source::{Source, next},
 };
 

@@ -14,12 +14,10 @@ use tokio::runtime::Runtime;
 
 use self::arms::Controlled;
 use crate::{
-    children::NullWriter,
     figures::{Figure, percentile, table},
     machine,
-    plane::{Burst, Programs},
+    plane::{Burst, Programs, children::NullWriter, requests::Whose},
     programs::build,
-    requests::Whose,
 };
 
 #[derive(clap::Args, Clone, Debug)]

@@ -1,5 +1,7 @@
 //! Figures, their goals, and the table in which they are printed. Knows nothing of what was measured.
 
+pub(crate) mod repeats;
+
 /// One line of a table.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {

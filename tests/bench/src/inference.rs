@@ -20,12 +20,10 @@ use self::{
     null_writer::Nulled,
 };
 use crate::{
-    children::NullWriter,
     figures::{Figure, exponent, medians, table},
     machine,
-    plane::Programs,
+    plane::{Programs, children::NullWriter, requests::Whose},
     programs::build,
-    requests::Whose,
 };
 
 #[derive(clap::Args, Clone, Debug)]

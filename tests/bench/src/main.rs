@@ -5,8 +5,6 @@
 #![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
 
 mod agent;
-mod applied;
-mod children;
 mod dispatcher;
 mod figures;
 mod inference;
@@ -14,11 +12,8 @@ mod machine;
 mod monitor;
 mod plane;
 mod programs;
-mod repeats;
-mod requests;
 mod runtime;
 mod scaler;
-mod sightings;
 mod source;
 mod training;
 mod transfer;

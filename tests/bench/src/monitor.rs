@@ -24,9 +24,8 @@ use tokio::{
 };
 
 use crate::{
-    figures::Figure,
+    figures::{Figure, repeats::repeat},
     machine,
-    repeats::repeat,
     source::{Source, next},
 };
 

@@ -12,15 +12,23 @@ use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{ApiResource, DeleteParams, PostParams},
 };
-use local_cluster::{Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, admin, watch::wait_for};
+use local_cluster::{
+    Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, api_server::watch::wait_for,
+    controller::admin,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
 use crate::{
-    children::{Children, NullWriter, OWNER_NAME, children_of},
     machine::{Processes, Used},
     programs::{target_folder, workspace},
 };
+use children::{Children, NullWriter, OWNER_NAME, children_of};
+
+mod applied;
+pub(crate) mod children;
+pub(crate) mod requests;
+pub(crate) mod sightings;
 
 pub(crate) const NAMESPACE: &str = "bench";
 /// Of the nodes with GPUs.

@@ -18,10 +18,9 @@ use tokio::{
 };
 
 use crate::{
-    figures::Figure,
+    figures::{Figure, repeats::repeat},
     machine,
     programs::{build, target_folder},
-    repeats::repeat,
 };
 
 #[derive(clap::Args, Clone, Debug)]

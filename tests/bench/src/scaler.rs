@@ -20,7 +20,7 @@ use kube::{
     Api, Client, Resource,
     api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
-use local_cluster::{Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, install};
+use local_cluster::{Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, api_server::install};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{

@@ -22,12 +22,10 @@ use self::{
     null_writer::Nulled,
 };
 use crate::{
-    children::NullWriter,
     figures::{Figure, medians, table},
     machine::{self, Used},
-    plane::Programs,
+    plane::{Programs, children::NullWriter, requests::Whose},
     programs::build,
-    requests::Whose,
 };
 
 #[derive(clap::Args, Clone, Debug)]

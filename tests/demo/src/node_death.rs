@@ -15,7 +15,9 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, api::DeleteParams};
-use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, install, nodes, tools};
+use local_cluster::{
+    Cluster, ClusterSpec, Controller, NodeClock, NodePool, api_server::install, simulation::nodes, tools,
+};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

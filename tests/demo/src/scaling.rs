@@ -22,7 +22,7 @@ use api::{aiscaler::AIScaler, conditions};
 use fake_prometheus::{Answer, Prometheus};
 use k8s_openapi::api::{apps::v1::Deployment, autoscaling::v2::HorizontalPodAutoscaler};
 use kube::{Api, Client, api::ListParams};
-use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, install, tools};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, api_server::install, tools};
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::PostParams};
-use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool, nodes};
+use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool, simulation::nodes};
 use serde_json::json;
 use tests::{Scene, fresh_name, simulated, start, tools, wait_for, within};
 

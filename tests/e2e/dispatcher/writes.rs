@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::{aidispatcher::AIDispatcher, labels};
 use k8s_openapi::api::core::v1::Pod;
-use local_cluster::{ClusterSpec, NodePool, audit::Event};
+use local_cluster::{ClusterSpec, NodePool, api_server::audit::Event};
 use serde_json::json;
 use tests::{
     Scene, controller,

@@ -17,7 +17,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use local_cluster::{ClusterSpec, NodeClock, NodePool, nodes};
+use local_cluster::{ClusterSpec, NodeClock, NodePool, simulation::nodes};
 use serde_json::{Value, json};
 use tests::{
     Scene, ask_until, controller, follow, fresh_name,

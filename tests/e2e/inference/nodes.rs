@@ -7,7 +7,7 @@ use futures::future::{Either, select};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool, nodes};
+use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool, simulation::nodes};
 use serde_json::json;
 use tests::{
     Scene, controller, fresh_name,

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use local_cluster::audit::Event;
+use local_cluster::api_server::audit::Event;
 use serde_json::json;
 use tests::{Scene, simulated};
 

@@ -9,7 +9,7 @@ use fake_prometheus::{Answer, Prometheus};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{ListParams, WatchEvent, WatchParams};
-use local_cluster::{ClusterSpec, NodePool, install};
+use local_cluster::{ClusterSpec, NodePool, api_server::install};
 use serde_json::json;
 use tests::{
     Scene, controller, fresh_name,

@@ -7,7 +7,7 @@ use local_cluster::{ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{
     Scene, controller, fresh_name,
-    prometheus::{Prometheus, Scrape},
+    monitoring::prometheus::{Prometheus, Scrape},
     scaler::{
         CONTROLLER, change, create, message, spec, until_active, until_condition, until_inactive,
         until_replicas,

@@ -11,7 +11,7 @@ use kube::{
 };
 use local_cluster::{
     Cluster, ClusterSpec, NodePool,
-    audit::{self, Event},
+    api_server::audit::{self, Event},
 };
 use serde_json::{Value, json};
 use tests::{

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use local_cluster::{NodeClock, nodes};
+use local_cluster::{NodeClock, simulation::nodes};
 use serde_json::{Value, json};
 use tests::{
     Scene, ask_until,

@@ -20,7 +20,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, PostParams},
     config::{AuthInfo, Kubeconfig},
 };
-use local_cluster::{Cluster, explained, install};
+use local_cluster::{Cluster, api_server::install, explained};
 use serde_json::{Value, json};
 use tokio::{
     process::{Child, Command},

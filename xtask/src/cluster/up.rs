@@ -11,7 +11,9 @@ use anyhow::{Context as _, bail};
 use api::controllers::{CONTROLLERS, Kind};
 use clap::Args;
 use kube::Client;
-use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, Service, install};
+use local_cluster::{
+    Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, Service, api_server::install,
+};
 use tokio::{runtime::Runtime, time::timeout};
 
 use super::{agents, free_address, status, table};

@@ -5,11 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::{task::spawn_blocking, time::Instant};
 
-use super::{Refusal, Shared, Worker, files::MOST_SESSIONS, lock};
-use crate::{
-    queue::Ticket,
-    session::{Name, Session, Standing},
-};
+use super::{Refusal, Shared, Worker, files::MOST_SESSIONS, lock, queue::Ticket};
+use crate::session::{Name, Session, Standing};
 
 impl Worker {
     /// Whether siblings were asked within this time for newer copies of a session. `None`: the session is not held.

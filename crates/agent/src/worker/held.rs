@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use tokio::{sync::watch, time::Instant};
 
-use super::{End, Progress, Refusal, Settings, now};
-use crate::{
+use super::{
+    End, Progress, Refusal, Settings, now,
     queue::{Queue, Ticket},
-    session::{Name, NotTaken, Outcome, Place, Session, Standing, Task},
 };
+use crate::session::{Name, NotTaken, Outcome, Place, Session, Standing, Task};
 
 /// Ids whose session is known without reading files. Older ones are found by their session.
 const MOST_IDS: usize = 16_384;

@@ -6,12 +6,10 @@ use std::{io, time::Duration};
 use serde_json::json;
 use tokio::{task::spawn_blocking, time::Instant};
 
-use super::{Settings, Shared, Worker, lock};
+use super::{Settings, Shared, Worker, lock, prompts::prompt, queue::Ticket};
 use crate::{
     memory::section,
     model::{Completion, Fault, Piece},
-    prompts::prompt,
-    queue::Ticket,
     session::{Cause, Message, Name, Role, Summary, tokens, tokens_of},
 };
 

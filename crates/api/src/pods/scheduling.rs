@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{rules, schema};
+use crate::schema::{self, rules};
 
 /// Constraints on the nodes of pods.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{rules, schema};
+use crate::schema::{self, rules};
 
 /// A volume of the main container.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]

@@ -22,11 +22,13 @@ use serde::Deserialize;
 use workload::{time::remaining, views::pod::PodView};
 
 use super::{
-    marks::{LONGEST_TASK, has_tasks_now},
     metadata::{labels_of, metadata, selector},
     number,
     omission::{self, TRIED_AGAIN_AFTER},
-    replicas::was_ready,
+    replicas::{
+        marks::{LONGEST_TASK, has_tasks_now},
+        was_ready,
+    },
 };
 use crate::{
     names,

@@ -7,7 +7,12 @@ use jiff::Timestamp;
 use runtime::write::{conditions::Verdict, events::Note, refusal::Refusal};
 use scaling::history::History;
 
-use super::{Plan, disruption_budget, events, omission::TRIED_AGAIN_AFTER, services, status};
+use super::{
+    Plan, disruption_budget,
+    omission::TRIED_AGAIN_AFTER,
+    services,
+    status::{self, events},
+};
 
 /// The second half of a plan.
 #[derive(Debug)]

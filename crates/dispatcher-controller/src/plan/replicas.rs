@@ -20,15 +20,16 @@ use workload::{
     views::pod::PodView,
 };
 
-use super::{
-    marks::{FIRST, IDLE, LONGEST_TASK, Mark, Marking, UNKNOWN, cost, has_tasks_now, mark, marking},
-    number,
-};
+use super::number;
 use crate::{
     names::{LOADER, WORKER},
     observe::Observed,
     validate::{ValidDispatcher, Workers},
 };
+use marks::{FIRST, IDLE, LONGEST_TASK, Mark, Marking, UNKNOWN, cost, has_tasks_now, mark, marking};
+
+pub(crate) mod marks;
+pub(super) mod replacement;
 
 /// The wanted number of workers, and the way to it.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::{
     aidispatcher::{AIDispatcher, AIDispatcherStatus, Phase, Tokens},
-    conditions,
+    conditions::READY,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,19 +18,18 @@ use workload::{
     templates::revision::Revision,
 };
 
-use super::{
-    conditions::{Assessment, Counts, checkpoint_failed::LOST},
-    events::UNDER_WAY,
-    metadata::selector_text,
-    replicas::Sizing,
-    revision::resolved,
-};
+use super::{metadata::selector_text, replicas::Sizing, revision::resolved};
 use crate::{
     MEASURED_EVERY,
     observe::Observed,
     records::tokens::{message_of, total},
     validate::ValidDispatcher,
 };
+use conditions::{Assessment, Counts, checkpoint_failed::LOST};
+use events::UNDER_WAY;
+
+pub(super) mod conditions;
+pub(super) mod events;
 
 /// The first status of an object that starts without a fault may be delayed for this time, so that it already has the
 /// first results.
@@ -186,7 +185,7 @@ fn unwritten_numbers(observed: &Observed, status: &AIDispatcherStatus, now: Time
 fn unwritten_first(observed: &Observed, status: &AIDispatcherStatus, now: Timestamp) -> Option<Unwritten> {
     let before = observed.dispatcher.status.as_ref()?;
     let is_new = before.observed_generation == 0 && before.conditions.is_empty();
-    let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
+    let ready = status.conditions.iter().find(|condition| condition.type_ == READY)?;
     let comes_up = UNDER_WAY.contains(&&*ready.reason) && status.current_phase != Some(Phase::Failed);
     (is_new && comes_up).then(|| Unwritten::first(BEGINNING_LASTS, &observed.facts, now))
 }

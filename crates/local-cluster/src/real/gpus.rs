@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::{explained, watch::wait_for};
+use crate::{api_server::watch::wait_for, explained};
 
 const GPU: &str = "nvidia.com/gpu";
 /// How long one wait lasts before it begins anew; nothing depends on it.

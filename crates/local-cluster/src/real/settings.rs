@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     ClusterSpec, Error, Folder, Result,
-    credentials::Credentials,
+    control_plane::credentials::Credentials,
     machine::network::{self, HUB, PODS, REGISTRY_PORT, node_name},
     spec::RealNodes,
 };

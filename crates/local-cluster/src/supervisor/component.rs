@@ -20,10 +20,10 @@ use tracing::{info, warn};
 
 use crate::{
     ComponentState, ComponentStatus, Error, Result,
-    command_lines::CommandLine,
+    control_plane::command_lines::CommandLine,
     explained,
     machine::process::{Families, Ledger},
-    protocol::Order,
+    supervisor::protocol::Order,
 };
 
 /// First wait before something that ended by itself is started again; it doubles with each end in a row.

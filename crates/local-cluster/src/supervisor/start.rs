@@ -13,17 +13,17 @@ use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
     ComponentState, Detail, Error, Folder, NodePool, Phase, RealNodes, Result,
-    admin_client::admin_client,
-    command_lines::{
-        self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, POD_LOGS, REGISTRY, RELAY, SCHEDULER,
-        STORAGE,
+    api_server::{admin_client::admin_client, install, watch::wait_until},
+    control_plane::{
+        command_lines::{
+            self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, POD_LOGS, REGISTRY, RELAY,
+            SCHEDULER, STORAGE,
+        },
+        credentials, storage,
     },
-    credentials, install,
     machine::{files::tail, network::node_name},
-    nodes,
     real::{gpus, hub, images, settings::PAUSE},
-    simulation, storage,
-    watch::wait_until,
+    simulation::{self, nodes},
 };
 
 use super::Supervisor;

@@ -12,10 +12,10 @@ use tracing::{info, warn};
 
 use crate::{
     Error, Folder, Result,
-    admin_client::admin_client,
-    credentials::{Credentials, write_secret},
+    api_server::admin_client::admin_client,
+    control_plane::credentials::{Credentials, write_secret},
     explained,
-    protocol::ControllerProcess,
+    supervisor::protocol::ControllerProcess,
 };
 
 /// What a kubelet asks for.

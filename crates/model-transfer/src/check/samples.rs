@@ -15,8 +15,8 @@ use api::loader::Loaded;
 use object_storage::hex;
 use sha2::{Digest as _, Sha256};
 
-use super::{Engine, disk, is_loaded};
-use crate::{contents::Contents, fault::Fault};
+use super::{Engine, contents::Contents, disk, is_loaded};
+use crate::fault::Fault;
 
 /// Bytes of a sample, and samples of a file. A model of 200 files is read in 60 MB.
 const SAMPLE: u64 = 16 * 1024;

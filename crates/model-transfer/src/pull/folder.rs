@@ -234,13 +234,13 @@ impl Folder {
         record.retain(|path, _| !stale.contains(path) && !path.ends_with('/'));
         for path in stale {
             // Other programs can write the record; it must not name files outside the folder.
-            if crate::keys::relative_path(path, "").is_ok_and(|path| path.is_some()) {
+            if crate::store::keys::relative_path(path, "").is_ok_and(|path| path.is_some()) {
                 let place = self.root.join(path);
                 self.tree.remove_file(Path::new(path)).map_err(Fault::io("remove", place))?;
             }
         }
         for path in &stale_folders {
-            if crate::keys::relative_path(path, "").is_ok_and(|path| path.is_some()) {
+            if crate::store::keys::relative_path(path, "").is_ok_and(|path| path.is_some()) {
                 self.tree.remove_empty(Path::new(path));
             }
         }

@@ -10,10 +10,12 @@ use super::{
     transfer::Transfer,
 };
 use crate::{
-    digest::{self, Expected},
+    digest::{
+        self, Expected,
+        sums::{self, SHA256SUMS},
+    },
     fault::{Cause, Fault},
     location::Location,
-    sums::{self, SHA256SUMS},
 };
 
 /// `pinned`: the expected SHA-256 of the list.

@@ -12,9 +12,9 @@ use rustix::fs::{FileType, Stat};
 use tracing::warn;
 
 use crate::{
+    digest::sums::SHA256SUMS,
     fault::{Cause, Fault},
-    keys::{self, OWN_NAMES},
-    sums::SHA256SUMS,
+    store::keys::{self, OWN_NAMES},
     tree::Tree,
 };
 

@@ -24,11 +24,11 @@ use super::{
     plane::{dispatcher, is_ready, names, start},
 };
 use crate::{
-    children::NullWriter,
     machine,
-    plane::{Burst, NAMESPACE, Plane, Programs, patience, settle},
-    requests::Requests,
-    sightings::Sightings,
+    plane::{
+        Burst, NAMESPACE, Plane, Programs, children::NullWriter, patience, requests::Requests, settle,
+        sightings::Sightings,
+    },
 };
 
 /// All that was measured of the controller.

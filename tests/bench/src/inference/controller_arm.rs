@@ -16,9 +16,7 @@ use super::{
 use crate::{
     figures::percentile,
     machine,
-    plane::{Burst, NAMESPACE, Plane, Programs, patience, settle},
-    requests::Requests,
-    sightings::Sightings,
+    plane::{Burst, NAMESPACE, Plane, Programs, patience, requests::Requests, settle, sightings::Sightings},
 };
 
 /// All that was measured of the controller.

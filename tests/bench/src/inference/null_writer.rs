@@ -10,11 +10,7 @@ use super::{
     controller_arm::{Seen, create},
     plane::{names, start},
 };
-use crate::{
-    children::NullWriter,
-    plane::{Burst, Programs, patience, settle},
-    sightings::Sightings,
-};
+use crate::plane::{Burst, Programs, children::NullWriter, patience, settle, sightings::Sightings};
 
 /// What the null writer did.
 pub(super) struct Nulled {

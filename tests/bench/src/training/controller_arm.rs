@@ -18,8 +18,7 @@ use super::{
 };
 use crate::{
     machine,
-    plane::{NAMESPACE, Programs, settle},
-    requests::Requests,
+    plane::{NAMESPACE, Programs, requests::Requests, settle},
 };
 
 /// All that was measured of the controller.

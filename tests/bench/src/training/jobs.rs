@@ -12,8 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     machine::Used,
-    plane::{self, NAMESPACE},
-    sightings::Sightings,
+    plane::{self, NAMESPACE, sightings::Sightings},
 };
 
 /// Where the results go.

@@ -14,9 +14,10 @@ use super::{
     jobs::{Burst, SeenJobs, Setting, WARM_UP, names, patience},
     plane::Trained,
 };
-use crate::{
+use crate::plane::{
+    Programs,
     children::{NullWriter, OWNER_NAME},
-    plane::{Programs, settle},
+    settle,
 };
 
 /// What the null writer did.

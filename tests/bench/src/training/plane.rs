@@ -14,7 +14,7 @@ use kube::{
     Api, Client,
     api::{ApiResource, PostParams},
 };
-use local_cluster::watch::wait_for;
+use local_cluster::api_server::watch::wait_for;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -23,9 +23,10 @@ use super::{
     jobs::{Claims, SHARED_CLAIM, Setting, WARM_UP, claim_of, has_succeeded, names, patience, training_job},
     pods::PodEnds,
 };
-use crate::{
+use crate::plane::{
+    NAMESPACE, Plane, Programs, WARM_WITHIN,
     children::{Children, children_of},
-    plane::{NAMESPACE, Plane, Programs, WARM_WITHIN, nodes_with_gpus},
+    nodes_with_gpus,
     sightings::Sightings,
 };
 

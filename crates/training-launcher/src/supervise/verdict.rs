@@ -6,7 +6,7 @@
 use api::launcher::ExitCode;
 use training_log::Position;
 
-use crate::{checkpoints::State, processes::Exit, status};
+use crate::{checkpoints::State, status, supervise::processes::Exit};
 
 /// What is known of a run that has ended.
 #[derive(Clone, Copy, Debug)]

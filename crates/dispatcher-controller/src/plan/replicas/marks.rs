@@ -83,10 +83,10 @@ fn streamed(load: &WorkerLoad, observed: &Observed) -> Option<bool> {
 }
 
 /// A task that takes longer does not protect a worker that is not ready: it may hang.
-pub(super) const LONGEST_TASK: Duration = Duration::from_secs(3_600);
+pub(in crate::plan) const LONGEST_TASK: Duration = Duration::from_secs(3_600);
 
 /// Whether a worker has tasks. Of a worker that does not answer, the last reading counts for as long as a task may take.
-pub(super) fn has_tasks_now(pod: &PodView, observed: &Observed, now: Timestamp) -> bool {
+pub(in crate::plan) fn has_tasks_now(pod: &PodView, observed: &Observed, now: Timestamp) -> bool {
     let Some(load) = observed.load_of(pod) else { return false };
     let is_recent = |since: Timestamp| remaining(LONGEST_TASK, since, now).is_some();
     let had_tasks = || load.last_tasks.is_some_and(|(tasks, read)| tasks > 0 && is_recent(read));
@@ -144,15 +144,15 @@ fn are_guards_refused(observed: &Observed, now: Timestamp) -> bool {
 
 /// Marks that follow the load of workers, whatever their number.
 #[derive(Debug, Default)]
-pub(super) struct Marking {
-    pub(super) marks: Vec<Mark>,
-    pub(super) facts: Vec<String>,
-    pub(super) requeue_after: Option<Duration>,
+pub(in crate::plan) struct Marking {
+    pub(in crate::plan) marks: Vec<Mark>,
+    pub(in crate::plan) facts: Vec<String>,
+    pub(in crate::plan) requeue_after: Option<Duration>,
 }
 
 /// Marks workers that have been busy for a while, and takes the marks off idle ones. `has_first`: a worker that is to go
 /// before all others keeps its cost.
-pub(super) fn marking(has_first: bool, observed: &Observed, now: Timestamp) -> Marking {
+pub(in crate::plan) fn marking(has_first: bool, observed: &Observed, now: Timestamp) -> Marking {
     let Marking { mut marks, mut facts, mut requeue_after } = Marking::default();
     for pod in observed.pods() {
         let written = pod.deletion_cost.unwrap_or(IDLE);

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::api::ListParams;
-use local_cluster::{Cluster, NodeClock, nodes};
+use local_cluster::{Cluster, NodeClock, simulation::nodes};
 use serde_json::json;
 use tests::{
     ENGINE_IMAGE, ENGINE_VERSION, PRODUCT, Scene, follow,

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{ClusterSpec, Folder, NodeClock, credentials::Credentials, machine::network, tools::NodeTools};
+use crate::{
+    ClusterSpec, Folder, NodeClock, control_plane::credentials::Credentials, machine::network,
+    tools::NodeTools,
+};
 
 pub(crate) const ETCD: &str = "etcd";
 pub(crate) const API_SERVER: &str = "kube-apiserver";

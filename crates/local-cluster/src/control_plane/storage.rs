@@ -22,7 +22,7 @@ use serde_json::json;
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::{Error, Folder, Result, admin_client::admin_client};
+use crate::{Error, Folder, Result, api_server::admin_client::admin_client};
 
 /// Name of the StorageClass.
 const CLASS: &str = "local";

@@ -18,20 +18,23 @@ use runtime::write::events::{Note, Severity};
 use workload::{templates::revision::Revision, time::remaining, views::pod::PodView};
 
 use super::{
+    GivesWay, Sizing, known_gives_way,
     marks::{FIRST, IDLE, UNKNOWN, cost},
-    readiness::is_ready,
-    replicas::{GivesWay, Sizing, known_gives_way, without_additional},
-    rollout::{MOUNTED_WITHIN, claim_of_one, waits_for_claim},
+    without_additional,
 };
 use crate::{
     observe::Observed,
+    plan::{
+        readiness::is_ready,
+        rollout::{MOUNTED_WITHIN, claim_of_one, waits_for_claim},
+    },
     validate::{ValidDispatcher, defaults::Defaults},
 };
 
 /// A worker that starts for a state is ready within this time: its image is pulled, and its memory and state are loaded.
 const READY_WITHIN: Duration = Duration::from_secs(600);
 /// After one that was given up, or after an idle worker that has ended first.
-pub(super) const BACKS_OFF_FOR: Duration = Duration::from_secs(3_600);
+pub(in crate::plan) const BACKS_OFF_FOR: Duration = Duration::from_secs(3_600);
 /// The ReplicaSet controller deletes the worker that ends first within this time.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 /// The fact that a worker starts for a state.
@@ -47,7 +50,7 @@ fn surveys_repeated_after(defaults: &Defaults) -> Duration {
 }
 
 /// The number with one worker more, or less, while one gives way, and the event when that begins.
-pub(super) fn replacement(
+pub(in crate::plan) fn replacement(
     valid: &ValidDispatcher,
     observed: &Observed,
     revision: &Revision<'_>,

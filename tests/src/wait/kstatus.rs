@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// The result of kstatus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kstatus {
+pub(super) enum Kstatus {
     Terminating,
     InProgress,
     Failed,
@@ -17,7 +17,7 @@ pub enum Kstatus {
 }
 
 /// Computes the result; the first rule that applies decides.
-pub fn kstatus(object: &Value) -> Kstatus {
+pub(super) fn kstatus(object: &Value) -> Kstatus {
     let status = &object["status"];
     if !object["metadata"]["deletionTimestamp"].is_null() {
         return Kstatus::Terminating;
@@ -49,7 +49,7 @@ pub fn kstatus(object: &Value) -> Kstatus {
 
 /// Panics unless kstatus and the status agree: current if and only if this generation is ready, failed if and only if it is
 /// stalled, in progress otherwise. For kinds with the condition `Ready`.
-pub fn assert_kstatus(object: &Value) {
+pub(super) fn assert_kstatus(object: &Value) {
     if let Err(contradiction) = consistent(object) {
         panic!("{contradiction}:\n{object:#}");
     }

@@ -19,7 +19,7 @@ use tests::{
     real, within,
 };
 
-use crate::dispatcher::{agents, held};
+use super::{agents, held};
 
 /// More than three pages of the loader.
 const RECORDS: usize = 900;

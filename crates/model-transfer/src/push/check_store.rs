@@ -12,10 +12,9 @@ use tracing::warn;
 use crate::{
     cli::Options,
     fault::{Cause, Fault},
-    keys,
     location::Location,
     push,
-    store::{RequestError, Store},
+    store::{RequestError, Store, keys},
 };
 
 /// Reads of an object that may not have reached all machines of the store.

@@ -8,32 +8,32 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::applied::applied_by;
+use crate::plane::applied::applied_by;
 
 /// How the null writer writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum NullWriter {
+pub(crate) enum NullWriter {
     Post,
     Apply,
 }
 
 /// Stands for the name of the owner in templates, which need not be that of the object.
-pub(super) const OWNER_NAME: &str = "OWNER-NAME";
+pub(crate) const OWNER_NAME: &str = "OWNER-NAME";
 
 /// What the children of one object look like, in the order in which the controller makes them.
-pub(super) struct Children {
+pub(crate) struct Children {
     namespace: &'static str,
     templates: Vec<(ApiResource, String)>,
 }
 
 impl Children {
-    pub(super) fn kinds(&self) -> usize {
+    pub(crate) fn kinds(&self) -> usize {
         self.templates.len()
     }
 
     /// Makes them for another object, one after the other, as the controller does. `replaced`: texts of the templates, and
     /// what stands in their place.
-    pub(super) async fn create(
+    pub(crate) async fn create(
         &self,
         client: &Client,
         replaced: &[(&str, &str)],
@@ -57,7 +57,7 @@ impl Children {
 }
 
 /// Those that the controller has applied for the object of this name, one of each kind.
-pub(super) async fn children_of(
+pub(crate) async fn children_of(
     client: &Client,
     namespace: &'static str,
     name: &str,

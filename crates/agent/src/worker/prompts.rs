@@ -34,10 +34,10 @@ fn read(file: File) -> io::Result<String> {
 
 fn built_in(role: &str) -> &'static str {
     match role {
-        "coder" => include_str!("../prompts/coder.txt"),
-        "reviewer" => include_str!("../prompts/reviewer.txt"),
-        "planner" => include_str!("../prompts/planner.txt"),
-        _ => include_str!("../prompts/assistant.txt"),
+        "coder" => include_str!("../../prompts/coder.txt"),
+        "reviewer" => include_str!("../../prompts/reviewer.txt"),
+        "planner" => include_str!("../../prompts/planner.txt"),
+        _ => include_str!("../../prompts/assistant.txt"),
     }
 }
 

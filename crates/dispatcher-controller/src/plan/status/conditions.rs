@@ -19,15 +19,14 @@ use workload::{
     views::pod::PodView,
 };
 
-use super::{
-    number,
-    readiness::is_ready,
-    replacement::BACKS_OFF_FOR,
-    replicas::{Sizing, UNREADY_HELD_FOR, Unready},
-};
 use crate::{
     names::LOADER,
     observe::Observed,
+    plan::{
+        number,
+        readiness::is_ready,
+        replicas::{Sizing, UNREADY_HELD_FOR, Unready, replacement::BACKS_OFF_FOR},
+    },
     validate::{Invalid, ValidDispatcher},
 };
 use checkpoint_failed::unsaved;
@@ -37,47 +36,47 @@ use faults::{
 };
 use scaling_active::scaling_active;
 
-pub(super) mod checkpoint_failed;
+pub(in crate::plan) mod checkpoint_failed;
 mod faults;
 mod scaling_active;
 
 /// Phase and conditions without transition times.
 #[derive(Debug)]
-pub(super) struct Assessment {
-    pub(super) phase: Phase,
+pub(in crate::plan) struct Assessment {
+    pub(in crate::plan) phase: Phase,
     /// `None`: workers are ready, and the load of none is known.
-    pub(super) state: Option<State>,
-    pub(super) verdicts: Vec<Verdict>,
-    pub(super) counts: Counts,
+    pub(in crate::plan) state: Option<State>,
+    pub(in crate::plan) verdicts: Vec<Verdict>,
+    pub(in crate::plan) counts: Counts,
     /// Facts that are true now, for `FactTimes`.
-    pub(super) facts: Vec<String>,
+    pub(in crate::plan) facts: Vec<String>,
     /// The state of a pod was lost that was not among the facts.
-    pub(super) is_newly_lost: bool,
+    pub(in crate::plan) is_newly_lost: bool,
     /// When a timeout ends, so that the assessment may change although no object changes.
-    pub(super) requeue_after: Option<Duration>,
+    pub(in crate::plan) requeue_after: Option<Duration>,
 }
 
 /// Numbers of pods, and of tasks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(in crate::plan) struct Counts {
     /// Pods of all revisions.
-    pub(super) all: i32,
-    pub(super) ready: i32,
+    pub(in crate::plan) all: i32,
+    pub(in crate::plan) ready: i32,
     /// Pods of the current revision.
-    pub(super) updated: i32,
-    pub(super) updated_ready: i32,
+    pub(in crate::plan) updated: i32,
+    pub(in crate::plan) updated_ready: i32,
     /// Workers with a task in hand.
-    pub(super) busy: i32,
+    pub(in crate::plan) busy: i32,
     /// `None`: no worker reports it.
-    pub(super) queued: Option<i64>,
+    pub(in crate::plan) queued: Option<i64>,
     /// Whether a worker reports its queue or its tasks.
-    pub(super) is_load_known: bool,
+    pub(in crate::plan) is_load_known: bool,
 }
 
 /// The watch of claims may lag behind that of AIDispatchers. Creation times have whole seconds.
 const CLAIM_WATCH_LAG: Duration = Duration::from_secs(3);
 
-pub(super) fn of_valid(
+pub(in crate::plan) fn of_valid(
     valid: &ValidDispatcher,
     observed: &Observed,
     revision: &Revision<'_>,
@@ -90,7 +89,7 @@ pub(super) fn of_valid(
 }
 
 /// Pods of the last valid spec keep running; there are no pods of an invalid spec.
-pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Assessment {
+pub(in crate::plan) fn of_invalid(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Assessment {
     let message = invalid.to_string();
     let counts = counts(observed, &[], now);
     let unsaved = unsaved(observed, now);
@@ -109,7 +108,7 @@ pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed, now: Timestamp)
     })
 }
 
-pub(super) fn of_refused(
+pub(in crate::plan) fn of_refused(
     refusal: &Refusal,
     valid: &ValidDispatcher,
     observed: &Observed,

@@ -45,8 +45,8 @@ use tokio_rustls::TlsAcceptor;
 use tracing::info;
 
 use crate::{
-    ClusterSpec, Error, Folder, Result, admin_client::admin_client, credentials::Credentials,
-    machine::ports::listen_beside_reservation,
+    ClusterSpec, Error, Folder, Result, api_server::admin_client::admin_client,
+    control_plane::credentials::Credentials, machine::ports::listen_beside_reservation,
 };
 use ends::Ends;
 use request::Query;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
-    requests::Protocol,
+    server::requests::Protocol,
     session::{Cause, Name, Outcome},
     sse::{data, event},
     worker::{End, Progress, Refusal, State},

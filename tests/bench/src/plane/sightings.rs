@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 /// Follows a kind until it is dropped.
-pub(super) struct Sightings {
+pub(crate) struct Sightings {
     what: &'static str,
     seen: watch::Receiver<Seen>,
     follower: JoinHandle<()>,
@@ -28,7 +28,7 @@ struct Seen {
 
 impl Sightings {
     /// From now on; `claim` gives the name under which an object counts, once it is as one waits for it to be.
-    pub(super) async fn of<K>(
+    pub(crate) async fn of<K>(
         what: &'static str,
         api: Api<K>,
         labels: &str,
@@ -50,7 +50,7 @@ impl Sightings {
     }
 
     /// Waits until so many objects have been seen in all.
-    pub(super) async fn until(&mut self, count: usize, deadline: Duration) -> anyhow::Result<()> {
+    pub(crate) async fn until(&mut self, count: usize, deadline: Duration) -> anyhow::Result<()> {
         let enough = self.seen.wait_for(|seen| seen.first.len() >= count || seen.failure.is_some());
         let late = tokio::time::timeout(deadline, enough).await.is_err();
         let (seen, what) = (self.seen.borrow(), self.what);
@@ -64,11 +64,11 @@ impl Sightings {
     }
 
     /// When the last object was first seen.
-    pub(super) fn last(&self) -> Option<Instant> {
+    pub(crate) fn last(&self) -> Option<Instant> {
         self.seen.borrow().first.values().max().copied()
     }
 
-    pub(super) fn first(&self, name: &str) -> Option<Instant> {
+    pub(crate) fn first(&self, name: &str) -> Option<Instant> {
         self.seen.borrow().first.get(name).copied()
     }
 }

@@ -15,7 +15,7 @@ use super::conditions::Assessment;
 /// Changes between these reasons, and the first of them, are progress, which the status shows; they cause no event.
 pub(super) const UNDER_WAY: [&str; 3] = [reasons::LOADING, reasons::ROLLING, reasons::SCALING];
 
-pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assessment) -> Vec<Note> {
+pub(in crate::plan) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assessment) -> Vec<Note> {
     let condition = |type_: &str| {
         let mut conditions = before.into_iter().flat_map(|before| &before.conditions);
         conditions.find(|condition| condition.type_ == type_)
@@ -58,7 +58,7 @@ pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assess
 }
 
 /// That the pool has no budget or Service of its own, if that is new.
-pub(super) fn of_omission(before: Option<&AIDispatcherStatus>, omitted: &Verdict) -> Option<Note> {
+pub(in crate::plan) fn of_omission(before: Option<&AIDispatcherStatus>, omitted: &Verdict) -> Option<Note> {
     let mut conditions = before.into_iter().flat_map(|before| &before.conditions);
     let Verdict { type_, holds: _, reason, message } = omitted;
     if conditions.any(|known| known.type_ == *type_ && known.reason == *reason) {
@@ -69,7 +69,7 @@ pub(super) fn of_omission(before: Option<&AIDispatcherStatus>, omitted: &Verdict
     Some(Note { severity, reason, message: message.clone() })
 }
 
-pub(super) fn of_scale(from: i32, to: i32, why: &str) -> Note {
+pub(in crate::plan) fn of_scale(from: i32, to: i32, why: &str) -> Note {
     let message = format!("the number of workers changes from {from} to {to}: {why}");
     Note { severity: Severity::Normal, reason: reasons::SUCCESSFUL_RESCALE, message }
 }

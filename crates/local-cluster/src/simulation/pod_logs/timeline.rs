@@ -99,7 +99,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::pod_logs::run::Form;
+    use crate::simulation::pod_logs::run::Form;
 
     fn training(steps: u32, logged_every: u32, saved_every: u32) -> Training {
         Training {

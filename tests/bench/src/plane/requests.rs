@@ -2,25 +2,25 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use local_cluster::audit;
+use local_cluster::api_server::audit;
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Whose {
+pub(crate) struct Whose {
     /// The ServiceAccount of the controller.
-    pub(super) controller: &'static str,
+    pub(crate) controller: &'static str,
     /// The kinds that it makes, as resources.
-    pub(super) children: &'static [&'static str],
+    pub(crate) children: &'static [&'static str],
 }
 
 /// What the controller asked for, without its Lease and its watches.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
-    pub(super) children: usize,
-    pub(super) status: usize,
-    pub(super) events: usize,
-    pub(super) other_writes: usize,
-    pub(super) reads: usize,
+pub(crate) struct Requests {
+    pub(crate) children: usize,
+    pub(crate) status: usize,
+    pub(crate) events: usize,
+    pub(crate) other_writes: usize,
+    pub(crate) reads: usize,
     /// By verb, resource and, if it was refused, code.
     each: BTreeMap<String, usize>,
     /// Writes of a status, by the name of the object.
@@ -33,7 +33,7 @@ const REFUSED: u16 = 400;
 
 impl Requests {
     /// Those among the events; `objects` is what averages are taken over.
-    pub(super) fn of(whose: Whose, events: &[audit::Event], objects: usize) -> Self {
+    pub(crate) fn of(whose: Whose, events: &[audit::Event], objects: usize) -> Self {
         let mut requests = Self { objects, ..Self::default() };
         for event in events.iter().filter(|event| is_counted(event, whose.controller)) {
             requests.count(event, whose.children);
@@ -41,16 +41,16 @@ impl Requests {
         requests
     }
 
-    pub(super) fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.each.values().sum()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.each.is_empty()
     }
 
     /// How many objects had so many writes of their status.
-    pub(super) fn status_writes(&self) -> BTreeMap<usize, usize> {
+    pub(crate) fn status_writes(&self) -> BTreeMap<usize, usize> {
         let mut objects = BTreeMap::new();
         for writes in self.status_of.values() {
             *objects.entry(*writes).or_default() += 1;

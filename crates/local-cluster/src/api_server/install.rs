@@ -16,7 +16,7 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::{Error, Result, watch::wait_until};
+use crate::{Error, Result, api_server::watch::wait_until};
 
 /// Owns what is installed, apart from what controllers own.
 const FIELD_MANAGER: &str = "ai-controllers-install";

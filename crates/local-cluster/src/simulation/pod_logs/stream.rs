@@ -176,7 +176,7 @@ mod tests {
     use futures::TryStreamExt as _;
 
     use super::*;
-    use crate::pod_logs::run::{Form, Training};
+    use crate::simulation::pod_logs::run::{Form, Training};
 
     /// A run of eleven seconds with ten steps, each of which is logged.
     fn run(started: Timestamp, end: Option<End>) -> Run {

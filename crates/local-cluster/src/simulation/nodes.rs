@@ -7,7 +7,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{Error, NodePool, Result, command_lines::MANAGED_LABEL};
+use crate::{Error, NodePool, Result, control_plane::command_lines::MANAGED_LABEL};
 
 /// Pods are spread over zones, and with one zone alone the loss of a node can look like the loss of the cluster.
 const ZONES: u32 = 2;
