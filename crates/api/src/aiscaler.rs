@@ -226,9 +226,9 @@ pub struct PrometheusSource {
     #[schemars(length(min = 1, max = 4096))]
     pub query: String,
 
-    /// PromQL query of the requests that all replicas finish per second, such as sum(rate(...[1m])). Replicas then follow what
-    /// arrives. It needs metricType queue_depth, and a query that counts requests that wait and requests that run. Default:
-    /// none; replicas follow the queue alone.
+    /// PromQL query of the requests that all replicas finish per second, such as a sum of rates over a minute. Replicas then
+    /// follow what arrives. It needs metricType queue_depth, and a query that counts requests that wait and requests that run.
+    /// Default: none; replicas follow the queue alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub completions_query: Option<String>,
