@@ -58,19 +58,15 @@ pub(crate) fn engine(name: &str, port: u16) -> Value {
 /// A load generator for a URL, which prints a report.
 pub(crate) fn load(url: &str) -> Value {
     // No test is about the time of an answer, and the machine may be slow.
-    let args = [
-        "load",
-        "--url",
-        url,
-        "--rate",
-        "20",
-        "--seconds",
-        "2",
-        "--timeout-seconds",
-        "20",
-        "--first-answer-seconds",
-        "30",
-    ];
+    load_of(url, 20, 2, 20, None)
+}
+
+/// A load generator of so many requests per second, each with so many seconds to be answered. It begins when a request was
+/// answered.
+pub(crate) fn load_of(url: &str, rate: u64, seconds: u64, timeout_seconds: u64, more: Option<&str>) -> Value {
+    let [rate, seconds, timeout] = [rate, seconds, timeout_seconds].map(|number| number.to_string());
+    let args = ["load", "--url", url, "--rate", &rate, "--seconds", &seconds, "--timeout-seconds", &timeout];
+    let args: Vec<&str> = args.into_iter().chain(["--first-answer-seconds", "30"]).chain(more).collect();
     container("load", &args, json!({}))
 }
 

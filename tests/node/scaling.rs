@@ -12,7 +12,7 @@ use serde_json::json;
 use tests::{Scene, real, wait_for, within};
 use tokio::time::{Instant, interval};
 
-use crate::pods::{self, container, pod, report_within};
+use crate::pods::{self, container, load_of, pod, report_within};
 
 /// Who scales, which is the name of the Deployment too.
 const ARMS: [&str; 2] = [AUTO, RATIO];
@@ -132,21 +132,8 @@ fn scaler(name: &str, algorithm: &str) -> String {
 /// Begins when a request was answered.
 async fn start_load(scene: &Scene<'_>, arm: &str, name: &str, rate: u32, seconds: u32) {
     let url = format!("http://{arm}.{}.svc.cluster.local/v1/chat/completions", scene.namespace());
-    let (rate, seconds) = (rate.to_string(), seconds.to_string());
-    let args = [
-        "load",
-        "--url",
-        &url,
-        "--rate",
-        &rate,
-        "--seconds",
-        &seconds,
-        "--timeout-seconds",
-        "120",
-        "--first-answer-seconds",
-        "30",
-    ];
-    let spec = json!({ "restartPolicy": "Never", "containers": [container("load", &args, json!({}))] });
+    let load = load_of(&url, rate.into(), seconds.into(), 120, None);
+    let spec = json!({ "restartPolicy": "Never", "containers": [load] });
     pods::create(scene, &pod(&format!("{arm}-{name}"), spec)).await;
 }
 

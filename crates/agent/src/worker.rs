@@ -4,8 +4,12 @@
 //!  submit ─▶ session (saved) ─▶ queue ─▶ turn: prompt, memory, summary, model ─▶ session (saved) ─▶ Progress
 //! ```
 //!
-//! `queue.rs` is the order of tasks, `held.rs` is what is in memory, `files.rs` waits for the disk, `turn.rs` asks the
-//! model, `prompts.rs` has the prompts of roles, and `copies.rs` is about other workers with the same session.
+//! - `queue.rs`: the order of tasks.
+//! - `held.rs`: what is in memory.
+//! - `files.rs`: waits for the disk.
+//! - `turn.rs`: asks the model.
+//! - `prompts.rs`: the prompts of roles.
+//! - `copies.rs`: other workers with the same session.
 //!
 //! Only sessions with tasks are in memory. Of the others the worker knows their standing, and reads the file when it is
 //! needed. A task is saved before it is accepted, and its answer before it is given. So a task is done once, and a task

@@ -40,8 +40,8 @@ const LINES_SHOWN: usize = 15;
 
 /// A running cluster.
 ///
-/// The process that started it owns it: when the value is dropped, or this process ends in whatever way, the cluster
-/// ends too. [`Cluster::detach`] gives it a life of its own.
+/// The process that started it owns it. The cluster ends when the value is dropped, and when this process ends in whatever
+/// way. [`Cluster::detach`] gives it a life of its own.
 #[derive(Debug)]
 pub struct Cluster {
     folder: Folder,

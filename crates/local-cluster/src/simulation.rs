@@ -15,8 +15,8 @@ pub(crate) const TRAINER: &str = "trainer";
 /// How many steps a trainer makes whose pod does not say it.
 pub(crate) const TRAINING_STEPS: u32 = 60;
 
-/// The stages. `@jq` stands for the functions, `@fate` for the head of each template, `@port` for the port of each kubelet;
-/// in functions and templates, `@time` for the time of a training and `@steps` for its steps.
+/// The stages. `@jq` stands for the functions, `@fate` for the head of each template, `@port` for the port of each kubelet.
+/// In functions and templates, `@time` stands for the time of a training and `@steps` for its steps.
 const STAGES: &str = include_str!("simulation/stages.yaml");
 /// What the conditions of the stages are made of.
 const FUNCTIONS: &str = include_str!("simulation/functions.jq");

@@ -11,7 +11,7 @@ use tests::{
 
 use crate::{
     claims::model_in_a_claim,
-    pods::{self, container, container_status, pod},
+    pods::{self, container_status, load_of, pod},
     store::pod_of,
 };
 
@@ -125,24 +125,10 @@ fn engine(revision: u32, fault: &str) -> Value {
 /// Starts one load generator with a connection per request and one with kept connections, and waits until both run.
 async fn start_loads(scene: &Scene<'_>, seconds: u64) -> [&'static str; 2] {
     let url = format!("http://chat.{}.svc.cluster.local:8000/v1/completions", scene.namespace());
-    let (rate, seconds) = (RATE.to_string(), seconds.to_string());
     // Only failed requests matter; the machine may be slow.
-    let args = [
-        "load",
-        "--url",
-        &url,
-        "--rate",
-        &rate,
-        "--seconds",
-        &seconds,
-        "--timeout-seconds",
-        "20",
-        "--first-answer-seconds",
-        "30",
-    ];
     for (name, more) in [("anew", None), ("kept", Some("--keep-alive"))] {
-        let args: Vec<&str> = args.into_iter().chain(more).collect();
-        let spec = json!({ "restartPolicy": "Never", "containers": [container("load", &args, json!({}))] });
+        let load = load_of(&url, RATE, seconds, 20, more);
+        let spec = json!({ "restartPolicy": "Never", "containers": [load] });
         pods::create(scene, &pod(name, spec)).await;
         wait_for(&scene.api::<Pod>(), name, "running", within(), |pod: &Pod| {
             container_status(pod, "load").and_then(|status| status.state.as_ref()?.running.as_ref()).is_some()

@@ -10,8 +10,8 @@ pub(crate) fn marker(folder: &Key) -> Key {
     folder.clone().join("")
 }
 
-/// Whether the object that is listed as `key` stands for a folder: only then is it also in the listing of that folder,
-/// where its key with a slash is the first.
+/// Whether the object that is listed as `key` stands for a folder. Only then is it also in the listing of that folder. Its key
+/// with a slash is the first there.
 pub(crate) async fn is_marker(store: &Store, key: &Key) -> Result<bool, Fault> {
     Ok(store.first_of(key).await?.is_some_and(|first| first.location == *key))
 }
