@@ -105,8 +105,8 @@ pub struct AIScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 
-    /// Rules of the decisions. Auto: queue_depth follows what arrives and how long it takes, if engines or a completionsQuery count
-    /// finished requests; other metrics follow the value. Ratio: the rules of a HorizontalPodAutoscaler; pods that start are not counted.
+    /// Rules of the decisions. Auto: queue_depth, latency and tokens_per_minute follow what arrives and how long it takes, if engines
+    /// count finished requests, or for queue_depth a completionsQuery does; other metrics follow the value. Ratio: the rules of a HorizontalPodAutoscaler; pods that start are not counted.
     /// Default: Auto. Changing it restarts nothing.
     #[serde(default)]
     pub algorithm: Algorithm,

@@ -150,7 +150,13 @@ fn tasks<'p>(
             }
             None => queued,
         };
-        tasks.counts.push(PodCounts { uid, finished: finished as f64, waiting, running: running as f64 });
+        tasks.counts.push(PodCounts {
+            uid,
+            finished: finished as f64,
+            waiting,
+            running: running as f64,
+            tokens: 0.0,
+        });
     }
     tasks
 }

@@ -62,7 +62,7 @@ pub(crate) fn queue_period(sample_period: Duration) -> Duration {
     (sample_period / 3).min(LONGEST)
 }
 
-/// Reads every metric of one object but those of agents and the queues that `read_queues` reads, and the scale of a target that
+/// Reads every metric of one object but those of agents and those that `read_queues` reads, and the scale of a target that
 /// is not watched. Of an object that gives way to another autoscaler, or is paused, no metric is read.
 pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     let _forget = ForgetIfDeleted { ctx, scaler };
@@ -102,8 +102,7 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
     Polled::Changed
 }
 
-/// Reads the queues of which is known what they have finished: more often than other metrics, because it is by them that a
-/// burst is seen.
+/// Reads the metrics of which is known what arrives: more often than others, because it is by them that a burst is seen.
 pub(crate) async fn read_queues(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     if !may_follow_arrivals(&scaler.spec) {
         return Polled::Unchanged;
@@ -155,11 +154,12 @@ fn note(ctx: &Context, scaler: &AIScaler, question: &Question, index: usize, ans
 
 /// Most objects need no closer look, several times a minute.
 fn may_follow_arrivals(spec: &AIScalerSpec) -> bool {
-    let is_counted = |kind: MetricType, source: &Option<Source>| {
-        let server = source.as_ref().map(|source| source.prometheus.as_ref());
-        let counts =
-            server.is_none_or(|server| server.is_some_and(|server| server.completions_query.is_some()));
-        kind == MetricType::QueueDepth && counts
+    let is_counted = |kind: MetricType, source: &Option<Source>| match (kind, source) {
+        (MetricType::QueueDepth, Some(source)) => {
+            source.prometheus.as_ref().is_some_and(|server| server.completions_query.is_some())
+        }
+        (MetricType::QueueDepth | MetricType::Latency | MetricType::TokensPerMinute, None) => true,
+        _ => false,
     };
     is_counted(spec.metric_type, &spec.source)
         || spec.additional_metrics.iter().any(|metric| is_counted(metric.metric_type, &metric.source))

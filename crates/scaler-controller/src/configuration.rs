@@ -21,7 +21,7 @@ pub struct ScalerArgs {
     #[arg(long, default_value = "15", value_parser = seconds)]
     pub period: Duration,
 
-    /// Seconds between two readings of the sources of each object; queues whose arrivals count are read in a third of it
+    /// Seconds between two readings of the sources of each object; metrics whose arrivals count are read in a third of it
     #[arg(long, default_value = "15", value_parser = seconds)]
     pub sample_period: Duration,
 

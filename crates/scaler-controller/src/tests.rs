@@ -289,7 +289,7 @@ async fn what_was_scraped_for_a_metric_that_is_no_longer_asked_is_dropped() {
     let api = ScriptedApi::start().await;
     let ctx = context(&api, &[]);
     let of_pods = json!({"pods": {"port": 8_000, "metric": "waiting"}});
-    let more = json!([{"metricType": "tokens_per_minute", "targetValue": 50}]);
+    let more = json!([{"metricType": "custom", "targetValue": 50, "source": {"pods": {"port": 8_000, "metric": "busy"}}}]);
     let of_two = json!({"deploymentName": "chat", "source": of_pods, "additionalMetrics": more});
     let of_one = json!({"deploymentName": "chat", "source": of_pods});
     let of_server = of_deployment(json!({"query": "sum(a)"}));

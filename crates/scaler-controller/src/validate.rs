@@ -315,14 +315,15 @@ mod tests {
     }
 
     #[test]
-    fn the_queues_of_engines_follow_arrivals_unless_the_ratio_is_asked_for() {
-        let latency = "additionalMetrics: [{metricType: latency, targetValue: 900}]";
-        let queue = format!("metricType: queue_depth, {latency}");
-        assert_eq!(follows(&queue, &ALLOWED), [true, false]);
-        assert_eq!(follows(&format!("{queue}, algorithm: Auto"), &ALLOWED), [true, false]);
-        assert_eq!(follows(&format!("{queue}, algorithm: Ratio"), &ALLOWED), [false, false]);
+    fn the_load_of_engines_follows_arrivals_unless_the_ratio_is_asked_for() {
+        let more = "[{metricType: latency, targetValue: 900}, {metricType: tokens_per_minute, targetValue: 9000}, {metricType: \
+                    gpu_util, targetValue: 80}]";
+        let queue = format!("metricType: queue_depth, additionalMetrics: {more}");
+        assert_eq!(follows(&queue, &ALLOWED), [true, true, true, false]);
+        assert_eq!(follows(&format!("{queue}, algorithm: Auto"), &ALLOWED), [true, true, true, false]);
+        assert_eq!(follows(&format!("{queue}, algorithm: Ratio"), &ALLOWED), [false; 4]);
         let hpa_alone = Allowed { extras: Extras::none(), ..ALLOWED };
-        assert_eq!(follows(&queue, &hpa_alone), [false, false]);
+        assert_eq!(follows(&queue, &hpa_alone), [false; 4]);
         for source in
             ["pods: {port: 80, path: /metrics, metric: waiting}", "prometheus: {query: sum(waiting)}"]
         {

@@ -17,6 +17,7 @@ use crate::{
         proposal::hpa,
         record::{FlowInputs, Inputs, MetricInputs, Recommended, Record, Tolerances},
     },
+    flow::Flow,
     history::{History, MetricPast},
     measurement::{Measurement, measurement, settling},
     policy::{Arithmetic, Arrivals, Constancy, Fallback, Metric, MissingMetrics, Policy},
@@ -80,7 +81,8 @@ pub fn decide(
         let cold_start = cold_start.map_or(UNKNOWN_COLD_START, |known| known.p50).as_secs();
         let cold_start_seconds = u32::try_from(cold_start).unwrap_or(u32::MAX);
         for (metric, flow) in metrics.iter_mut().zip(&target.flows) {
-            let flow = flow.filter(|_| metric.kind.counts_arrivals());
+            let is_usable = |flow: &Flow| flow.in_hand_at_target(metric.kind, metric.target).is_some();
+            let flow = flow.filter(|flow| metric.kind.counts_arrivals() && is_usable(flow));
             metric.flow = flow.map(|flow| FlowInputs { flow, cold_start_seconds });
         }
     }

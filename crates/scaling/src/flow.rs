@@ -18,7 +18,11 @@ use serde::{Deserialize, Serialize};
 pub use pods::{PodCounts, PodMeter};
 pub use total::{TotalCounts, TotalMeter};
 
-use crate::{behavior::Window, policy::TargetValue, reading::Milli};
+use crate::{
+    behavior::Window,
+    policy::{Kind, TargetValue},
+    reading::Milli,
+};
 
 mod pods;
 mod total;
@@ -35,6 +39,8 @@ pub struct Totals {
     pub replicas: u32,
     /// Requests that a replica works on while others wait for it; `None` while none waits.
     pub full: Option<f64>,
+    /// Tokens that were processed, since any beginning; 0 where they are not counted.
+    pub tokens: f64,
 }
 
 /// The requests of a target over the last minutes. Bounded: 64 intervals and 60 bins.
@@ -49,6 +55,8 @@ pub struct Meter {
     /// Seconds that requests have run, and requests that were finished. Both lose their weight over five minutes.
     run: f64,
     finished: f64,
+    /// Tokens of the same time.
+    tokens: f64,
     /// Whether enough were finished to know how long a request takes.
     knows_time: bool,
     /// The most requests that a replica has worked on, forgotten over half an hour: it can do at least that.
@@ -91,6 +99,13 @@ pub struct Flow {
     pub dispersion: Milli,
     pub waiting: Milli,
     pub running: Milli,
+    /// Tokens that a request has, of its prompt and of its answer; 0 where they are not counted.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub tokens: Milli,
+    /// Whether requests have waited in the last minute. While they wait, their latency says how long, and not how fast
+    /// replicas are.
+    #[serde(skip_serializing_if = "is_false")]
+    pub has_waited: bool,
 }
 
 /// Replicas that serve, not rounded.
@@ -126,6 +141,9 @@ const AT_A_TIME_KNOWN_FOR: f64 = 1_800.0;
 const FULL_FOLLOWED: f64 = 60.0;
 /// When nothing has waited for half an hour, a pod may do more than it did: two percent of it for each minute.
 const FULL_FORGOTTEN: f64 = 3_000.0;
+/// Of a second.
+const MILLISECONDS: f64 = 1_000.0;
+const SECONDS_PER_MINUTE: f64 = 60.0;
 /// No engine does.
 const MOST_AT_A_TIME: f64 = 1e6;
 /// A rate over less than this, or less than two requests take, is chance. Half: 0.58 and 0.79. Twice: 0.63 and 0.79.
@@ -157,6 +175,8 @@ const DRAINED_WITHIN_COLD_STARTS: f64 = 0.25;
 /// and a cold start. Measured on the load of `tests/rules/pool.rs` with a cold start of 30 s, beside the queue's rule: waiting
 /// of 0.43 and replica-minutes of 0.99. Half: 0.40 and 1.09. Twice: 0.55 and 0.92.
 const TASKS_DRAINED_WITHIN: f64 = 60.0;
+/// In seconds. Latencies are percentiles of half a minute, and a request that has waited may run as long.
+const LATENCY_SHOWS: f64 = 60.0;
 /// In seconds: a quarter of the long window. Half or twice: no share moves by more than 0.01.
 const LONG_REQUEST: f64 = 60.0;
 
@@ -180,6 +200,7 @@ impl Meter {
         }
         let finished = (totals.finished - before.finished).max(0.0);
         let arrived = totals.arrived - before.arrived;
+        self.tokens = decayed(self.tokens, pause.as_secs_f64()) + (totals.tokens - before.tokens).max(0.0);
         self.add(pause.as_secs_f64(), arrived, finished, (before.running + totals.running) / 2.0);
         self.learn_at_a_time(&totals, pause.as_secs_f64());
         // While far more runs than has ended, the time that is yet to come would count as that of the others. A few requests
@@ -219,9 +240,8 @@ impl Meter {
 
     /// `running`: the mean of both ends of the interval.
     fn add(&mut self, seconds: f64, arrived: f64, finished: f64, running: f64) {
-        let kept = (-seconds / SERVICE).exp();
-        self.run = self.run * kept + running * seconds;
-        self.finished = self.finished * kept + finished;
+        self.run = decayed(self.run, seconds) + running * seconds;
+        self.finished = decayed(self.finished, seconds) + finished;
         let interval = Interval { seconds: seconds as f32, arrived: arrived as f32 };
         self.intervals.push_back(interval);
         let mut known: f32 = self.intervals.iter().map(|interval| interval.seconds).sum();
@@ -271,6 +291,8 @@ impl Meter {
             dispersion: milli(self.dispersion(window))?,
             waiting: milli(totals.waiting)?,
             running: milli(totals.running)?,
+            tokens: milli(self.tokens / self.finished)?,
+            has_waited: self.full.is_some_and(|full| full.seconds_ago < LATENCY_SHOWS),
         })
     }
 
@@ -314,10 +336,25 @@ impl Needs {
 }
 
 impl Flow {
+    /// Requests that a replica has in hand when it is at its target, by Little's law. `None` if that is not known.
+    ///
+    /// - Of a queue it is the target.
+    /// - A replica that works on so many requests at a time keeps a latency with as many in hand as end within it.
+    /// - Tokens per minute are requests per minute, of so many tokens each.
+    pub fn in_hand_at_target(self, kind: Kind, target: TargetValue) -> Option<f64> {
+        let (target, takes) = (units(target.milli()), units(self.takes));
+        let in_hand = match kind {
+            Kind::QueueDepth | Kind::TasksAndBusyWorkers => target,
+            Kind::Latency if self.is_full => units(self.at_a_time).max(1.0) * target / MILLISECONDS / takes,
+            Kind::TokensPerMinute => target / SECONDS_PER_MINUTE * takes / units(self.tokens),
+            Kind::Latency | Kind::GpuUtil | Kind::GpuMemory | Kind::Custom | Kind::TasksOnly => return None,
+        };
+        (in_hand.is_finite() && in_hand > 0.0).then_some(in_hand)
+    }
+
     /// `target`: requests that a replica should have in hand. `ready`: replicas that serve. `cold_start`: seconds until an
     /// ordered one does.
-    pub(crate) fn needs(self, target: TargetValue, ready: u32, cold_start: f64) -> Needs {
-        let target = units(target.milli());
+    pub(crate) fn needs(self, target: f64, ready: u32, cold_start: f64) -> Needs {
         let known = units(self.at_a_time);
         let at_a_time = if self.is_full { known.max(1.0) } else { known.max(target) };
         let in_hand = self.in_hand();
@@ -334,12 +371,12 @@ impl Flow {
     }
 
     /// Of workers of a pool. `target`: tasks that may wait for each of them.
-    pub(crate) fn needs_of_tasks(self, target: TargetValue, ready: u32, cold_start: f64) -> Needs {
+    pub(crate) fn needs_of_tasks(self, target: f64, ready: u32, cold_start: f64) -> Needs {
         let at_a_time = units(self.at_a_time).max(1.0);
         let in_hand = self.in_hand();
         let drained_within = TASKS_DRAINED_WITHIN.max(cold_start);
         let waits = self.waits(at_a_time, ready, cold_start, drained_within);
-        let share = (units(self.takes) / drained_within).min(1.0 / units(target.milli()));
+        let share = (units(self.takes) / drained_within).min(1.0 / target);
         // Of tasks that take minutes, few arrive, and their rate is chance: no more are in hand than there are and will come.
         let coming = (units(self.rate) + self.rise()) * cold_start;
         let most = units(self.running) + units(self.waiting) + coming;
@@ -378,6 +415,15 @@ impl Flow {
 
 fn is_false(is: &bool) -> bool {
     !is
+}
+
+fn is_zero(value: &Milli) -> bool {
+    *value == Milli::ZERO
+}
+
+/// What remains of a sum that loses its weight.
+fn decayed(sum: f64, seconds: f64) -> f64 {
+    sum * (-seconds / SERVICE).exp()
 }
 
 fn units(value: Milli) -> f64 {

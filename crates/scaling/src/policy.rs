@@ -322,7 +322,10 @@ impl From<TargetValue> for Milli {
 impl Kind {
     /// Whether its replicas follow what arrives where that is known.
     pub fn counts_arrivals(self) -> bool {
-        matches!(self, Self::QueueDepth | Self::TasksAndBusyWorkers)
+        match self {
+            Self::QueueDepth | Self::Latency | Self::TokensPerMinute | Self::TasksAndBusyWorkers => true,
+            Self::GpuUtil | Self::GpuMemory | Self::Custom | Self::TasksOnly => false,
+        }
     }
 
     /// Whether values of pods add up to the value of the target.

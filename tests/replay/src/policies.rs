@@ -180,6 +180,7 @@ impl Counts {
                     running: seen.running.into(),
                     replicas,
                     full: (seen.waiting > 0 && ready > 0).then(|| f64::from(seen.running) / ready as f64),
+                    tokens: 0.0,
                 };
                 meter.observe(totals, now);
                 meter.flow(window)

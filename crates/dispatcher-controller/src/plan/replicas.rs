@@ -537,6 +537,7 @@ mod tests {
                     finished: if index == 0 { *finished as f64 } else { 0.0 },
                     waiting: load.queued.unwrap().0 as f64,
                     running: load.in_flight.unwrap() as f64,
+                    tokens: 0.0,
                 });
                 let counts: Vec<PodCounts> = counts.collect();
                 let ready = counts.iter().map(|pod| pod.uid.as_str()).collect();

@@ -14,7 +14,7 @@ use crate::{
     sources::{
         Fault,
         answer::{self, Answer, Latency},
-        engines::{Requests, Scraped, Wanted},
+        engines::{Requests, Scrape, Wanted},
         pods::{self, Batch},
     },
     target::pod::PodView,
@@ -66,7 +66,7 @@ struct Scraping {
 
 /// The answer of all Ready pods, without what arrives: each AIScaler computes that with its own window.
 fn judged(
-    scraped: Vec<(Arc<PodView>, Result<Scraped, Fault>)>,
+    scraped: Vec<(Arc<PodView>, Result<Scrape, Fault>)>,
     ready: &[Arc<PodView>],
     wanted: &Wanted,
     reading: &mut SharedReading,
@@ -82,7 +82,8 @@ fn judged(
     meter.observe(&counts, &uids, ended);
     let read = scraped.into_iter().map(|(pod, reading)| {
         let name = pod.full_name();
-        let read = reading.and_then(|reading| kept.record(pod.uid(), &name, wanted.name(), reading, now));
+        let read =
+            reading.and_then(|reading| kept.record(pod.uid(), &name, wanted.name(), reading.value, now));
         let is_settled = pod.ready_changed.is_none_or(|since| {
             Duration::try_from(now.duration_since(since)).is_ok_and(|ready| ready >= WINDOW)
         });
@@ -96,16 +97,9 @@ fn judged(
     }
 }
 
-fn counts(pod: &PodView, read: &Scraped) -> Option<PodCounts> {
-    match read {
-        Scraped::Requests(Requests { waiting, running, finished }) => Some(PodCounts {
-            uid: pod.uid().to_owned(),
-            finished: *finished,
-            waiting: *waiting,
-            running: *running,
-        }),
-        Scraped::Level(_) | Scraped::Count(_) | Scraped::Times(..) => None,
-    }
+fn counts(pod: &PodView, read: &Scrape) -> Option<PodCounts> {
+    let Requests { waiting, running, finished, tokens } = read.requests?;
+    Some(PodCounts { uid: pod.uid().to_owned(), finished, waiting, running, tokens })
 }
 
 async fn scrape_pod(
@@ -114,7 +108,7 @@ async fn scrape_pod(
     port: ScrapePort,
     path: &str,
     wanted: &Wanted,
-) -> (Arc<PodView>, Result<Scraped, Fault>) {
+) -> (Arc<PodView>, Result<Scrape, Fault>) {
     let name = pod.full_name();
     let port = match port {
         ScrapePort::Number(port) => port,
@@ -137,6 +131,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::sources::engines::Scraped;
     use crate::{
         collect::rates::{Asked, Rates},
         sources::engines::Load,
@@ -174,9 +169,9 @@ mod tests {
         let mut last = None;
         for seconds in (0..=60).step_by(5) {
             let finished = f64::from(seconds) * 3.0;
-            let requests = Requests { waiting: 1.0, running: 4.0, finished };
-            let scraped =
-                ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Requests(requests)))).collect();
+            let requests = Requests { waiting: 1.0, running: 4.0, finished, tokens: 0.0 };
+            let scrape = Scrape { value: Scraped::Level(5.0), requests: Some(requests) };
+            let scraped = ready.iter().map(|pod| (Arc::clone(pod), Ok(scrape.clone()))).collect();
             last = Some(judged(scraped, &ready, &wanted, &mut reading, begun(seconds.into())));
         }
         let answer = last.unwrap();
@@ -185,13 +180,19 @@ mod tests {
         let flow = reading.meter.flow(Window::FIVE_MINUTES).unwrap();
         assert_eq!((flow.rate, flow.waiting), (Milli::units(6), Milli::units(2)));
         assert_eq!(flow.at_a_time, Milli::units(4), "while others wait");
-        let level = ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Level(5.0)))).collect();
+        let level = ready
+            .iter()
+            .map(|pod| (Arc::clone(pod), Ok(Scrape { value: Scraped::Level(5.0), requests: None })))
+            .collect();
         judged(level, &ready, &wanted, &mut reading, begun(65));
         assert!(
             reading.meter.flow(Window::FIVE_MINUTES).is_some() && !reading.is_counted,
             "the last complete look is 5 s old"
         );
-        let level = ready.iter().map(|pod| (Arc::clone(pod), Ok(Scraped::Level(5.0)))).collect();
+        let level = ready
+            .iter()
+            .map(|pod| (Arc::clone(pod), Ok(Scrape { value: Scraped::Level(5.0), requests: None })))
+            .collect();
         judged(level, &ready, &wanted, &mut reading, begun(85));
         assert_eq!(reading.meter.flow(Window::FIVE_MINUTES), None, "for 25 s the engines have not counted");
     }

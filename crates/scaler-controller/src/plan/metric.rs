@@ -12,27 +12,46 @@ use crate::validate::word;
 /// Name, value and target: `queue_depth is 12 per replica, targetValue 5`; and what arrives, if that counts.
 pub(super) fn summary(metric: &MetricInputs, replicas: i32, ready: u32) -> String {
     let value = value(metric, replicas);
-    match (&metric.flow, metric.measurement) {
-        (Some(flow), Measurement::Total(_) | Measurement::Pods(_)) => {
-            format!("{value}; {}", arrivals(*flow, metric.target, ready))
-        }
-        (Some(_) | None, _) => value,
-    }
+    let arrivals = match (&metric.flow, metric.measurement) {
+        (Some(flow), Measurement::Total(_) | Measurement::Pods(_)) => arrivals(*flow, metric, ready),
+        (Some(_) | None, _) => None,
+    };
+    arrivals.map_or(value.clone(), |arrivals| format!("{value}; {arrivals}"))
 }
 
 /// The words are always the same: a status is not written for numbers alone.
-fn arrivals(inputs: FlowInputs, target: TargetValue, ready: u32) -> String {
+fn arrivals(inputs: FlowInputs, metric: &MetricInputs, ready: u32) -> Option<String> {
+    let MetricInputs { kind, target, .. } = *metric;
     let FlowInputs { flow, .. } = inputs;
     let (rate, takes) = (units(flow.rate), units(flow.takes));
-    let needs = inputs.needs(Kind::QueueDepth, target, ready);
-    format!(
+    let needs = inputs.needs(kind, target, ready)?;
+    let each = match kind {
+        Kind::Latency => format!(
+            "{:.0} each, which is what ends within {} ms where {:.0} run at a time",
+            flow.in_hand_at_target(kind, target)?,
+            exact(target.milli()),
+            units(flow.at_a_time),
+        ),
+        Kind::TokensPerMinute => format!(
+            "{:.1} each, which is {} tokens a minute where a request has {:.0}",
+            flow.in_hand_at_target(kind, target)?,
+            exact(target.milli()),
+            units(flow.tokens),
+        ),
+        Kind::QueueDepth
+        | Kind::GpuUtil
+        | Kind::GpuMemory
+        | Kind::Custom
+        | Kind::TasksAndBusyWorkers
+        | Kind::TasksOnly => format!("{} each", exact(target.milli())),
+    };
+    Some(format!(
         "{rate:.1} requests/s arrive and take {takes:.1} s, so {:.0} are in hand; with a margin for chance they need {} \
-         replicas at {} each, and {} with what waits or will wait",
+         replicas at {each}, and {} with what waits or will wait",
         rate * takes,
         needs.arrivals.ceil(),
-        exact(target.milli()),
         needs.replicas().ceil(),
-    )
+    ))
 }
 
 fn units(value: Milli) -> f64 {
@@ -128,6 +147,8 @@ mod tests {
             running: milli(61_000),
             is_full: true,
             is_rough: false,
+            tokens: milli(300_000),
+            has_waited: true,
         };
         let metric = MetricInputs {
             name: MetricName::default(),
@@ -142,6 +163,23 @@ mod tests {
             summary(&metric, 4, 4),
             "queue_depth is 25 per replica, targetValue 5; 12.1 requests/s arrive and take 5.0 s, so 60 are in hand; with a \
              margin for chance they need 14 replicas at 5 each, and 17 with what waits or will wait"
+        );
+        let of = |kind, target| {
+            summary(
+                &MetricInputs { kind, target: TargetValue::units(target).unwrap(), ..metric.clone() },
+                4,
+                4,
+            )
+        };
+        assert_eq!(
+            of(Kind::Latency, 10_000).split_once("; ").unwrap().1,
+            "12.1 requests/s arrive and take 5.0 s, so 60 are in hand; with a margin for chance they need 9 replicas at 16 \
+             each, which is what ends within 10000 ms where 8 run at a time, and 17 with what waits or will wait"
+        );
+        assert_eq!(
+            of(Kind::TokensPerMinute, 18_000).split_once("; ").unwrap().1,
+            "12.1 requests/s arrive and take 5.0 s, so 60 are in hand; with a margin for chance they need 14 replicas at \
+             5.0 each, which is 18000 tokens a minute where a request has 300, and 17 with what waits or will wait"
         );
         let without = MetricInputs { flow: None, ..metric };
         assert_eq!(summary(&without, 4, 4), "queue_depth is 25 per replica, targetValue 5");

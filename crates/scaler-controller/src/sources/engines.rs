@@ -54,12 +54,18 @@ pub enum Wanted {
     Named(String, Meaning),
 }
 
-/// What one scrape says. All numbers are finite.
+/// What one scrape says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scrape {
+    pub value: Scraped,
+    /// Of an engine that counts those that it has finished.
+    pub requests: Option<Requests>,
+}
+
+/// The value that is wanted. All numbers are finite.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scraped {
     Level(f64),
-    /// Requests of an engine that counts those that it has finished.
-    Requests(Requests),
     /// A sum since the start of the engine. Its growth per minute is the sample.
     Count(f64),
     /// Observations since the start of the engine, in milliseconds after the factor.
@@ -72,6 +78,8 @@ pub struct Requests {
     pub waiting: f64,
     pub running: f64,
     pub finished: f64,
+    /// Tokens since the start of the engine; 0 if they are not wanted.
+    pub tokens: f64,
 }
 
 /// Requests that an engine has in hand while its times are read.
@@ -200,13 +208,11 @@ impl Wanted {
         }
     }
 
-    /// Whether it may be the queue of an engine that counts its finished requests.
+    /// Whether it may be the load of an engine that counts its finished requests.
     pub fn may_count_requests(&self) -> bool {
         match self {
-            Self::OfEngine(engine, Load::QueueDepth) => {
-                engine.is_none_or(|engine| engine.profile().latency.is_some())
-            }
-            Self::OfEngine(..) | Self::Named(..) => false,
+            Self::OfEngine(engine, _) => engine.is_none_or(|engine| engine.profile().latency.is_some()),
+            Self::Named(..) => false,
         }
     }
 
@@ -221,16 +227,14 @@ impl Wanted {
 
 impl Profile {
     fn needs(&self, load: Load, series: &str) -> bool {
-        match load {
-            Load::QueueDepth => {
-                self.requests.contains(&series) || self.latency.is_some_and(|name| is_count(series, name))
-            }
-            // Without requests in hand, no finished ones are no load.
-            Load::Latency => {
-                self.latency.is_some_and(|name| is_bucket(series, name)) || self.requests.contains(&series)
-            }
+        let is_of_load = match load {
+            Load::QueueDepth => false,
+            Load::Latency => self.latency.is_some_and(|name| is_bucket(series, name)),
             Load::TokensPerMinute => self.tokens.contains(&series),
-        }
+        };
+        is_of_load
+            || self.requests.contains(&series)
+            || self.latency.is_some_and(|name| is_count(series, name))
     }
 }
 
@@ -244,7 +248,7 @@ fn is_bucket(series: &str, histogram: &str) -> bool {
 }
 
 /// What one scrape of a pod says of what is wanted. `pod`: namespace and name, for messages.
-pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Result<Scraped, Fault> {
+pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Result<Scrape, Fault> {
     match wanted {
         Wanted::OfEngine(engine, load) => {
             let engine = engine
@@ -252,15 +256,17 @@ pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Result<Scraped
                 .ok_or_else(|| Fault::UnknownEngine { pod: pod.to_owned() })?;
             of_engine(read, engine, *load, pod)
         }
-        Wanted::Named(name, meaning) => named(read, name, *meaning, pod),
+        Wanted::Named(name, meaning) => {
+            Ok(Scrape { value: named(read, name, *meaning, pod)?, requests: None })
+        }
     }
 }
 
-fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Result<Scraped, Fault> {
+fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Result<Scrape, Fault> {
     let profile = engine.profile();
     let is_not_served = |instead| Fault::NotServed { engine: profile.name, metric: load.name(), instead };
-    match load {
-        Load::QueueDepth => queue(read, profile, pod),
+    let (value, tokens) = match load {
+        Load::QueueDepth => (Scraped::Level(requests(read, profile, pod)?), 0.0),
         Load::Latency => {
             let name = profile.latency.ok_or_else(|| {
                 is_not_served("use queue_depth, or source.prometheus with the summaries of --metrics-config=summary_latencies=true")
@@ -270,34 +276,32 @@ fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Re
                 Ok(_) => InFlight::Some,
                 Err(_) => InFlight::Unknown,
             };
-            Ok(Scraped::Times(buckets(read, name, pod)?, SECONDS, in_flight))
+            (Scraped::Times(buckets(read, name, pod)?, SECONDS, in_flight), 0.0)
         }
         Load::TokensPerMinute if profile.tokens.is_empty() => {
-            Err(is_not_served("use queue_depth, or source.prometheus with a metric of the model"))
+            return Err(is_not_served("use queue_depth, or source.prometheus with a metric of the model"));
         }
         Load::TokensPerMinute => {
             let mut tokens = 0.0;
             for name in profile.tokens {
                 tokens += sum(read, name, pod)?;
             }
-            Ok(Scraped::Count(tokens))
+            (Scraped::Count(tokens), tokens)
         }
-    }
+    };
+    Ok(Scrape { value, requests: counted(read, profile, pod).map(|counted| Requests { tokens, ..counted }) })
 }
 
-/// With the number of finished requests. SGLang and TGI serve it from the first one on.
-fn queue(read: &Exposition<'_>, profile: &Profile, pod: &str) -> Result<Scraped, Fault> {
-    let (Some(histogram), [waiting, running]) = (profile.latency, profile.requests) else {
-        return Ok(Scraped::Level(requests(read, profile, pod)?));
-    };
-    let (waiting, running) = (across_ranks(read, waiting, pod)?, across_ranks(read, running, pod)?);
+/// SGLang and TGI serve the number of finished requests from the first one on. Without it, the load can be used still.
+fn counted(read: &Exposition<'_>, profile: &Profile, pod: &str) -> Option<Requests> {
+    let (histogram, [waiting, running]) = (profile.latency?, profile.requests) else { return None };
     let finished = match across_ranks(read, &format!("{histogram}_count"), pod) {
         Ok(finished) => finished,
         Err(Fault::NoSuchMetric { .. }) => 0.0,
-        // The queue can be used without it.
-        Err(_) => return Ok(Scraped::Level(waiting + running)),
+        Err(_) => return None,
     };
-    Ok(Scraped::Requests(Requests { waiting, running, finished }))
+    let waiting = across_ranks(read, waiting, pod).ok()?;
+    Some(Requests { waiting, running: across_ranks(read, running, pod).ok()?, finished, tokens: 0.0 })
 }
 
 /// Waiting and running. All gauges must be there: one alone may be 0 under load.

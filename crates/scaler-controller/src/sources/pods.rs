@@ -24,7 +24,7 @@ use tokio::{net::TcpStream, time::timeout};
 use super::{
     Fault,
     body::{BodyError, LARGEST_HEAD, USER_AGENT, cause, is_head_too_large, read_body},
-    engines::{self, Scraped, Wanted},
+    engines::{self, Scrape, Wanted},
     foreign,
 };
 pub use bodies::Bodies;
@@ -125,7 +125,7 @@ pub async fn poll_once(
     wanted: &Wanted,
     limits: Limits,
     batch: &Batch<'_>,
-) -> Result<Scraped, Fault> {
+) -> Result<Scrape, Fault> {
     // Without a wait from here on, so that no text is kept while others are read.
     let text = scrape(pod, limits, batch).await?;
     let read = text::exposition::parse(&text, |series| wanted.needs(series));

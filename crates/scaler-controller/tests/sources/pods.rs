@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scaler_controller::sources::{
     Fault,
-    engines::{Load, Meaning, Requests, Scraped, Wanted},
+    engines::{Load, Meaning, Requests, Scrape, Scraped, Wanted},
     pods::{Batch, Bodies, Limits, Pod, poll_once},
 };
 use tokio::time::{sleep, timeout};
@@ -15,8 +15,9 @@ const VLLM: &str = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_ru
                     # TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{engine=\"0\"} 4.0\n";
 
 /// What [`VLLM`] says: a histogram without a series has counted nothing yet.
-fn queued() -> Scraped {
-    Scraped::Requests(Requests { waiting: 4.0, running: 3.0, finished: 0.0 })
+fn queued() -> Scrape {
+    let requests = Requests { waiting: 4.0, running: 3.0, finished: 0.0, tokens: 0.0 };
+    Scrape { value: Scraped::Level(7.0), requests: Some(requests) }
 }
 
 fn limits() -> Limits {
@@ -24,7 +25,7 @@ fn limits() -> Limits {
 }
 
 /// A scrape with a share of its own.
-async fn poll_alone(pod: Pod<'_>, wanted: &Wanted, limits: Limits) -> Result<Scraped, Fault> {
+async fn poll_alone(pod: Pod<'_>, wanted: &Wanted, limits: Limits) -> Result<Scrape, Fault> {
     poll_once(pod, wanted, limits, &Batch::new(&Bodies::new(1, 1), "demo")).await
 }
 
@@ -32,7 +33,7 @@ fn queue_depth() -> Wanted {
     Wanted::OfEngine(None, Load::QueueDepth)
 }
 
-async fn given(script: Script, limits: Limits) -> Result<Scraped, Fault> {
+async fn given(script: Script, limits: Limits) -> Result<Scrape, Fault> {
     let server = Server::start(script).await;
     let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
     poll_alone(pod, &queue_depth(), limits).await

@@ -3,7 +3,7 @@
 use crate::{
     decide::record::{Inputs, MetricInputs},
     measurement::Measurement,
-    policy::Arithmetic,
+    policy::{Arithmetic, Kind},
 };
 
 mod by_kind;
@@ -27,7 +27,8 @@ pub(crate) fn proposal(metric: &MetricInputs, replicas: i32, inputs: &Inputs) ->
     // What is known of a moment, or was known before a pod fell silent, removes nothing that the value asks for.
     let is_unsure = match (metric.flow, metric.measurement) {
         (_, Measurement::Pods(values)) if values.missing > 0 => true,
-        (Some(flow), _) => flow.flow.is_rough,
+        // While none has waited, a latency says how fast replicas are with what they have in hand.
+        (Some(flow), _) => flow.flow.is_rough || metric.kind == Kind::Latency && !flow.flow.has_waited,
         (None, _) => false,
     };
     let by_value = by_value().filter(|_| is_unsure);

@@ -89,19 +89,21 @@ pub struct FlowInputs {
 }
 
 impl FlowInputs {
-    /// `ready`: replicas that serve.
-    pub fn needs(self, kind: Kind, target: TargetValue, ready: u32) -> Needs {
+    /// Replicas for its requests. `ready`: replicas that serve. `None` if it is not known how many of them a replica at its
+    /// target has in hand.
+    pub fn needs(self, kind: Kind, target: TargetValue, ready: u32) -> Option<Needs> {
         let cold_start = f64::from(self.cold_start_seconds);
-        match kind {
-            Kind::TasksAndBusyWorkers => self.flow.needs_of_tasks(target, ready, cold_start),
+        let in_hand = self.flow.in_hand_at_target(kind, target)?;
+        Some(match kind {
+            Kind::TasksAndBusyWorkers => self.flow.needs_of_tasks(in_hand, ready, cold_start),
             Kind::QueueDepth
             | Kind::GpuUtil
             | Kind::GpuMemory
             | Kind::Latency
             | Kind::TokensPerMinute
             | Kind::Custom
-            | Kind::TasksOnly => self.flow.needs(target, ready, cold_start),
-        }
+            | Kind::TasksOnly => self.flow.needs(in_hand, ready, cold_start),
+        })
     }
 }
 

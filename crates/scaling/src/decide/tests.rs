@@ -444,7 +444,8 @@ fn flow(rate: i64, waiting: i64, in_hand: i64) -> Option<Flow> {
         waiting: Milli::units(waiting),
         running: Milli::units(in_hand - waiting),
         is_full: true,
-        is_rough: false,
+        tokens: Milli::units(300),
+        ..Flow::default()
     })
 }
 
@@ -468,6 +469,41 @@ fn what_arrives_asks_for_replicas_before_a_queue_does() {
         Policy { metrics: vec![Metric { kind: Kind::Custom, ..policy.metrics[0].clone() }], ..policy };
     let decision = decide(&other, &with(flow(12, 0, 20)), &total(20.0, 0), &History::default(), at(0));
     assert_eq!(decision.record.raw, 4, "no other metric counts requests");
+}
+
+#[test]
+fn a_latency_and_a_rate_of_tokens_follow_the_same_arrivals() {
+    let with = |flow| Target { flows: vec![flow], ..target(4, 0, 0) };
+    let raw = |kind, per_replica: i64, value: f64, flow: Option<Flow>| {
+        decide(&policy(kind, per_replica), &with(flow), &total(value, 0), &History::default(), at(0))
+            .record
+            .raw
+    };
+    // 60 will be in hand. A replica that works on 8 for 5 s ends 16 within 10 s.
+    let burst = flow(12, 40, 72);
+    let waits = Flow { has_waited: true, ..burst.unwrap() };
+    let by_queue = raw(Kind::QueueDepth, 16, 72.0, Some(waits));
+    assert_eq!(
+        by_queue, 17,
+        "60 run and 208 will wait when pods are Ready, drained within 15 s: (60 + 69) / 8"
+    );
+    assert_eq!(raw(Kind::Latency, 10_000, 60_000.0, Some(waits)), by_queue, "the queue explains the latency");
+    let calm = |in_hand| Flow { has_waited: false, ..flow(2, 0, in_hand).unwrap() };
+    assert_eq!(raw(Kind::Latency, 10_000, 20_000.0, Some(calm(10))), 8, "none waits: replicas are slow");
+    assert_eq!(raw(Kind::Latency, 10_000, 1_000.0, Some(calm(10))), 2, "two arrive per second");
+    assert_eq!(raw(Kind::Latency, 10_000, 9_500.0, Some(calm(10))), 4, "fewer would be slower");
+    let unknown = Flow { is_full: false, ..waits };
+    assert_eq!(
+        raw(Kind::Latency, 10_000, 20_000.0, Some(unknown)),
+        raw(Kind::Latency, 10_000, 20_000.0, None),
+        "how many a replica works on at a time is not known"
+    );
+    // 300 tokens each: 57600 a minute are 192 requests, of which 16 are in hand.
+    assert_eq!(raw(Kind::TokensPerMinute, 57_600, 100_000.0, Some(waits)), by_queue);
+    let uncounted = Flow { tokens: Milli::ZERO, ..waits };
+    assert_eq!(raw(Kind::TokensPerMinute, 57_600, 100_000.0, Some(uncounted)), 4);
+    let idle = flow(0, 0, 0).unwrap();
+    assert_eq!(raw(Kind::TokensPerMinute, 57_600, 0.0, Some(idle)), 1);
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub struct PodCounts {
     pub finished: f64,
     pub waiting: f64,
     pub running: f64,
+    /// Tokens that were processed since the pod began; 0 where they are not counted.
+    pub tokens: f64,
 }
 
 /// A [`Meter`] of pods, at most 2000. A look counts only if all Ready pods have answered it. The requests of some pods are not
@@ -29,6 +31,7 @@ pub struct PodMeter {
     /// Since the first look.
     arrived: f64,
     finished: f64,
+    tokens: f64,
     meter: Meter,
     /// When all Ready pods answered last.
     complete: Option<Timestamp>,
@@ -40,10 +43,19 @@ struct Known {
     finished: f64,
     /// The count before it fell. If it is reached again, some series were away and have not begun anew.
     highest: f64,
+    tokens: f64,
     in_hand: f64,
     /// Mean of what waits, over a minute.
     queue: f64,
     at: Timestamp,
+}
+
+/// Between two looks at a pod.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gain {
+    finished: f64,
+    more_in_hand: f64,
+    tokens: f64,
 }
 
 /// More than a target has during a rollout.
@@ -96,8 +108,9 @@ impl PodMeter {
         let mut full: Option<f64> = None;
         for pod in &sound {
             let before = self.pods.get(pod.uid.as_str()).copied();
-            let (known, finished, more_in_hand) = pod.since(before, now);
+            let (known, Gain { finished, more_in_hand, tokens }) = pod.since(before, now);
             self.finished += finished;
+            self.tokens += tokens;
             self.arrived += finished + more_in_hand;
             if pod.running > 0.0 && pod.waiting >= 1.0 && known.queue >= (FULL_QUEUE * pod.running).max(1.0) {
                 full = Some(full.map_or(pod.running, |most| most.max(pod.running)));
@@ -122,6 +135,7 @@ impl PodMeter {
             running: sound.iter().map(|pod| pod.running).sum(),
             replicas: u32::try_from(sound.len()).unwrap_or(u32::MAX),
             full,
+            tokens: self.tokens,
         };
         self.meter.observe(totals, now);
     }
@@ -134,35 +148,42 @@ impl PodMeter {
 }
 
 impl PodCounts {
-    /// What is known now, what was finished since, and how much more is in hand.
-    fn since(&self, before: Option<Known>, now: Timestamp) -> (Known, f64, f64) {
+    /// What is known now, and what came since.
+    fn since(&self, before: Option<Known>, now: Timestamp) -> (Known, Gain) {
         let in_hand = self.waiting + self.running;
         let known = Known {
             finished: self.finished,
             highest: self.finished,
+            tokens: self.tokens,
             in_hand,
             queue: before.map_or(0.0, |before| before.queue),
             at: now,
         };
         let Some(before) = before else {
             // Before its first look a pod has finished few requests.
-            return (known, 0.0, in_hand);
+            return (known, Gain { more_in_hand: in_hand, ..Gain::default() });
         };
         let pause = elapsed(before.at, now);
         if pause > GOES_ON_FOR {
-            return (Known { queue: 0.0, ..known }, 0.0, 0.0);
+            return (Known { queue: 0.0, ..known }, Gain::default());
         }
         let kept = (-pause.as_secs_f64() / QUEUE_OVER).exp();
         let queue = before.queue * kept + self.waiting * (1.0 - kept);
         let is_back = self.finished >= before.highest;
         let finished = if is_back { self.finished - before.highest } else { self.finished - before.finished };
         let highest = if is_back { self.finished } else { before.highest };
-        (Known { queue, highest, ..known }, finished.max(0.0), in_hand - before.in_hand)
+        let gain = Gain {
+            finished: finished.max(0.0),
+            more_in_hand: in_hand - before.in_hand,
+            tokens: (self.tokens - before.tokens).max(0.0),
+        };
+        (Known { queue, highest, ..known }, gain)
     }
 
     fn is_sound(&self) -> bool {
         let is_count = |count: f64, most: f64| (0.0..=most).contains(&count);
         is_count(self.finished, f64::MAX)
+            && is_count(self.tokens, f64::MAX)
             && is_count(self.waiting, MOST_IN_HAND)
             && is_count(self.running, MOST_IN_HAND)
     }

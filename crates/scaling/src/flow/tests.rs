@@ -17,6 +17,7 @@ fn steady(rate: f64, takes: f64) -> Meter {
             running: rate * takes,
             replicas: 4,
             full: None,
+            tokens: 0.0,
         };
         meter.observe(totals, at(seconds.into()));
     }
@@ -27,10 +28,6 @@ fn thousandths(value: i64) -> Milli {
     Milli::from(value)
 }
 
-fn five() -> TargetValue {
-    TargetValue::units(5).unwrap()
-}
-
 #[test]
 fn a_steady_load_has_its_rate_and_its_time() {
     let flow = steady(12.0, 5.0).flow(Window::FIVE_MINUTES).unwrap();
@@ -38,7 +35,7 @@ fn a_steady_load_has_its_rate_and_its_time() {
     let takes = flow.takes.count();
     assert!((4_900..=5_100).contains(&takes), "{takes}");
     assert_eq!(flow.dispersion, thousandths(1_000), "nothing varies");
-    let needs = flow.needs(five(), 14, 60.0);
+    let needs = flow.needs(5.0, 14, 60.0);
     // 60 in hand and √60 for chance, 5 per replica. Each was seen to work on 15 at a time.
     assert!((13.5..13.6).contains(&needs.arrivals), "{needs:?}");
     assert!(needs.backlog <= needs.arrivals, "{needs:?}");
@@ -57,6 +54,7 @@ fn arrivals_are_known_while_nothing_is_finished() {
             running: 10.0,
             replicas: 2,
             full: Some(5.0),
+            tokens: 0.0,
         };
         meter.observe(totals, at(300 + i64::from(step) * 5));
     }
@@ -78,18 +76,18 @@ fn what_waits_asks_for_replicas_beside_the_arrivals() {
         waiting: thousandths(100_000),
         running: thousandths(10_000),
         is_full: true,
-        is_rough: false,
+        ..Flow::default()
     };
     let calm = Flow { recent_rate: flow.rate, waiting: Milli::ZERO, ..flow };
-    let (needs, calmly) = (flow.needs(five(), 2, 60.0), calm.needs(five(), 2, 60.0));
+    let (needs, calmly) = (flow.needs(5.0, 2, 60.0), calm.needs(5.0, 2, 60.0));
     assert_eq!(needs.arrivals.to_bits(), calmly.arrivals.to_bits(), "chance and bursts are no lasting need");
     assert!(needs.backlog > 20.0 && calmly.backlog < 3.0, "{needs:?} {calmly:?}");
-    let slower = flow.needs(five(), 2, 300.0);
+    let slower = flow.needs(5.0, 2, 300.0);
     assert!(
         slower.backlog < needs.backlog,
         "what comes after a long cold start has longer for it: {slower:?}"
     );
-    let served = flow.needs(five(), 40, 60.0);
+    let served = flow.needs(5.0, 40, 60.0);
     assert!(served.backlog < needs.backlog, "ready replicas drain the queue: {served:?}");
 }
 
@@ -104,7 +102,7 @@ fn what_a_replica_can_do_is_learnt_without_a_queue_and_follows_one_in_both_direc
             finished += 30.0;
             let waiting = if full.is_some() { 50.0 } else { 0.0 };
             meter.observe(
-                Totals { arrived: finished, finished, waiting, running, replicas: 4, full },
+                Totals { arrived: finished, finished, waiting, running, replicas: 4, full, tokens: 0.0 },
                 at(now),
             );
         }
@@ -133,15 +131,15 @@ fn long_requests_ask_for_no_more_replicas_than_they_can_use() {
         waiting: thousandths(5_000),
         running: thousandths(60_000),
         is_full: true,
-        is_rough: false,
+        ..Flow::default()
     };
-    let needs = flow.needs(five(), 10, 60.0);
+    let needs = flow.needs(5.0, 10, 60.0);
     assert!((13.0..16.0).contains(&needs.replicas()), "{needs:?}");
     let rising = Flow { recent_rate: thousandths(400), ..flow };
-    let more = rising.needs(five(), 10, 60.0).backlog - needs.backlog;
+    let more = rising.needs(5.0, 10, 60.0).backlog - needs.backlog;
     assert!(more < 4.0, "4 more requests within 20 s: {more}");
     let ended = Flow { rate: Milli::ZERO, recent_rate: Milli::ZERO, waiting: Milli::ZERO, ..flow };
-    assert_eq!(ended.needs(five(), 10, 60.0).arrivals.ceil() as i64, 8, "60 run on, 8 at a time");
+    assert_eq!(ended.needs(5.0, 10, 60.0).arrivals.ceil() as i64, 8, "60 run on, 8 at a time");
 }
 
 #[test]
@@ -152,7 +150,7 @@ fn a_rate_is_not_known_before_a_minute_unless_something_waits() {
             let finished = f64::from(step) * 60.0;
             let arrived = finished + waiting;
             meter.observe(
-                Totals { arrived, finished, waiting, running: 20.0, replicas: 4, full: None },
+                Totals { arrived, finished, waiting, running: 20.0, replicas: 4, full: None, tokens: 0.0 },
                 at(i64::from(step) * 5),
             );
         }
@@ -167,7 +165,15 @@ fn requests_that_run_for_longer_than_is_remembered_have_no_time() {
         // 20 at a time, ten minutes each.
         let finished = f64::from((seconds / 600) * 20);
         meter.observe(
-            Totals { arrived: finished, finished, waiting: 0.0, running: 20.0, replicas: 4, full: None },
+            Totals {
+                arrived: finished,
+                finished,
+                waiting: 0.0,
+                running: 20.0,
+                replicas: 4,
+                full: None,
+                tokens: 0.0,
+            },
             at(seconds.into()),
         );
         if let Some(flow) = meter.flow(Window::FIVE_MINUTES) {
@@ -190,6 +196,7 @@ fn while_far_more_runs_than_has_ended_no_time_is_known() {
             running: 30.0,
             replicas: 4,
             full: None,
+            tokens: 0.0,
         };
         meter.observe(totals, at(i64::from(step) * 5));
     }
@@ -213,7 +220,15 @@ fn bursts_raise_the_dispersion_within_its_bounds() {
     for step in 0..60 {
         finished += if step % 6 == 0 { 900.0 } else { 3.0 };
         meter.observe(
-            Totals { arrived: finished, finished, waiting: 0.0, running: 10.0, replicas: 1, full: None },
+            Totals {
+                arrived: finished,
+                finished,
+                waiting: 0.0,
+                running: 10.0,
+                replicas: 1,
+                full: None,
+                tokens: 0.0,
+            },
             at(step * 15),
         );
     }
@@ -228,7 +243,15 @@ fn the_memory_is_bounded_whatever_the_pace() {
         for step in 0..2_000 {
             let finished = f64::from(step);
             meter.observe(
-                Totals { arrived: finished, finished, waiting: 0.0, running: 1.0, replicas: 1, full: None },
+                Totals {
+                    arrived: finished,
+                    finished,
+                    waiting: 0.0,
+                    running: 1.0,
+                    replicas: 1,
+                    full: None,
+                    tokens: 0.0,
+                },
                 at(i64::from(step) * pace),
             );
         }
@@ -249,7 +272,7 @@ fn two_pods() -> PodMeter {
 const NEXT: i64 = 61;
 
 fn pod(uid: &str, step: i64) -> PodCounts {
-    PodCounts { uid: uid.to_owned(), finished: (step * 30) as f64, waiting: 0.0, running: 15.0 }
+    PodCounts { uid: uid.to_owned(), finished: (step * 30) as f64, waiting: 0.0, running: 15.0, tokens: 0.0 }
 }
 
 /// All Ready pods are those that answer, and these.
@@ -279,6 +302,37 @@ fn pods_add_up_and_a_counter_that_begins_anew_counts_from_zero() {
 }
 
 #[test]
+fn tokens_are_those_of_the_requests_that_were_finished() {
+    let mut meter = PodMeter::default();
+    // The counter of one pod has begun anew on the way.
+    let since = |step: i64| if step < 10 { step } else { step - 10 };
+    for step in 0..30 {
+        let pod = |uid, step: i64| PodCounts { tokens: (step * 30 * 250) as f64, ..pod(uid, step) };
+        let restarted = PodCounts { tokens: (since(step) * 30 * 250) as f64, ..pod("b", step) };
+        look(&mut meter, &[pod("a", step), restarted], step);
+    }
+    let tokens = meter.flow(Window::FIVE_MINUTES).unwrap().tokens.count();
+    assert!((240_000..=250_000).contains(&tokens), "{tokens}");
+    assert_eq!(two_pods().flow(Window::FIVE_MINUTES).unwrap().tokens, Milli::ZERO);
+}
+
+#[test]
+fn a_queue_explains_latencies_for_a_minute() {
+    let mut meter = Meter::default();
+    let mut has_waited = |step: i64, full| {
+        let finished = (step * 20) as f64;
+        let totals =
+            Totals { arrived: finished, finished, running: 20.0, replicas: 4, full, ..Totals::default() };
+        meter.observe(totals, at(step * 5));
+        meter.flow(Window::FIVE_MINUTES).is_some_and(|flow| flow.has_waited)
+    };
+    assert!((0..20).all(|step| !has_waited(step, None)));
+    assert!(has_waited(20, Some(5.0)));
+    assert!((21..32).all(|step| has_waited(step, None)));
+    assert!((32..40).all(|step| !has_waited(step, None)));
+}
+
+#[test]
 fn a_pod_that_goes_takes_no_arrivals_back_and_one_that_returns_brings_none_twice() {
     let mut meter = two_pods();
     let doubled = |step| PodCounts { finished: (NEXT * 30 + (step - NEXT) * 60) as f64, ..pod("a", step) };
@@ -298,7 +352,7 @@ fn a_pod_that_goes_takes_no_arrivals_back_and_one_that_returns_brings_none_twice
 #[test]
 fn a_new_pod_brings_what_it_has_in_hand_and_not_what_it_has_counted() {
     let mut meter = two_pods();
-    let new = PodCounts { finished: 1e6, waiting: 0.0, running: 15.0, uid: "c".to_owned() };
+    let new = PodCounts { finished: 1e6, ..pod("c", NEXT) };
     look(&mut meter, &[pod("a", NEXT), pod("b", NEXT), new], NEXT);
     assert_eq!(meter.flow(Window::FIVE_MINUTES).unwrap().recent_rate.count(), 12_000 + 15_000 / 20);
 }
@@ -437,6 +491,7 @@ fn a_task_that_goes_from_the_shared_queue_to_a_pod_has_arrived_once() {
         finished,
         waiting: 0.0,
         running,
+        tokens: 0.0,
     };
     for step in 0..=24 {
         let seconds = f64::from(step) * 5.0;
@@ -460,8 +515,13 @@ fn a_task_that_goes_from_the_shared_queue_to_a_pod_has_arrived_once() {
 #[test]
 fn tasks_that_go_from_a_worker_that_ends_to_its_successor_have_arrived_once() {
     let mut meter = PodMeter::default();
-    let pod =
-        |uid: &str, finished: f64| PodCounts { uid: uid.to_owned(), finished, waiting: 4.0, running: 1.0 };
+    let pod = |uid: &str, finished: f64| PodCounts {
+        uid: uid.to_owned(),
+        finished,
+        waiting: 4.0,
+        running: 1.0,
+        tokens: 0.0,
+    };
     for step in 0..=24 {
         let both = BTreeSet::from(["a", "b"]);
         let finished = f64::from(step);
@@ -531,7 +591,7 @@ fn a_pool_needs_no_more_workers_than_it_has_tasks_and_will_get() {
         running: Milli::units(30),
         ..Flow::default()
     };
-    let needs = flow.needs_of_tasks(five(), 30, 30.0);
+    let needs = flow.needs_of_tasks(5.0, 30, 30.0);
     assert_eq!((needs.arrivals, needs.backlog), (36.0, 36.0), "30 and 6 within a cold start, not 120");
 }
 

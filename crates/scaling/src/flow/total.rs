@@ -78,6 +78,7 @@ impl TotalMeter {
             running,
             replicas: counts.ready,
             full: None,
+            tokens: 0.0,
         };
         self.meter.observe(totals, now);
         // Nothing is known of how they serve.

@@ -97,9 +97,12 @@ pub(crate) fn flow() -> impl Strategy<Value = Option<Flow>> {
         let count = prop_oneof![6 => 0_i64..200_000, 1 => Just(0), 1 => Just(i64::MAX)];
         count.prop_map(Milli::from)
     };
-    let flow = ([milli(), milli(), milli(), milli(), milli(), milli(), milli()], any::<[bool; 2]>());
+    let flow = ([milli(), milli(), milli(), milli(), milli(), milli(), milli(), milli()], any::<[bool; 3]>());
     prop::option::of(flow.prop_map(
-        |([rate, recent_rate, takes, at_a_time, dispersion, waiting, running], [is_full, is_rough])| Flow {
+        |(
+            [rate, recent_rate, takes, at_a_time, dispersion, waiting, running, tokens],
+            [is_full, is_rough, has_waited],
+        )| Flow {
             rate,
             recent_rate,
             takes,
@@ -109,6 +112,8 @@ pub(crate) fn flow() -> impl Strategy<Value = Option<Flow>> {
             running,
             is_full,
             is_rough,
+            tokens,
+            has_waited,
         },
     ))
 }

@@ -29,6 +29,7 @@ fn run(policy: &Policy, cold_start: i64) -> Run {
             running: *busy as f64,
             replicas: u32::try_from(ready).unwrap(),
             full: (*waiting > 0).then_some(1.0),
+            tokens: 0.0,
         };
         let now = at(*now);
         meter.observe(totals, now);

@@ -735,6 +735,7 @@ fn with_arrivals(scene: &mut Scene, more: u32) {
                 finished: f64::from(step) * 5.0,
                 waiting: burst,
                 running: 1.0,
+                tokens: 0.0,
             })
             .collect();
         meter.observe(&counts, &ready, at(i64::from(step) * 5 - 140));

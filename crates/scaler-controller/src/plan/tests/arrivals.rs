@@ -16,6 +16,7 @@ fn with_arrivals(rate: i64, running: i64, waiting: i64, seconds: i64) -> Answer 
         dispersion: Milli::units(1),
         waiting: Milli::units(waiting),
         running: Milli::units(running),
+        ..Flow::default()
     };
     let total = Reading::Total { value: Milli::units(running + waiting), at: at(seconds) };
     Answer { flow: Some(flow), ..Answer::new(total, String::new()) }

@@ -54,38 +54,57 @@ nv_inference_pending_request_count{model="m",version="1"} 6
 nv_inference_pending_request_count{model="n",version="1"} 1
 "#;
 
-fn of(text: &str, load: Load) -> Result<Scraped, Fault> {
+fn scrape(text: &str, load: Load) -> Result<Scrape, Fault> {
     let wanted = Wanted::OfEngine(None, load);
     read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a")
 }
 
-fn of_name(text: &str, name: &str, meaning: Meaning) -> Result<Scraped, Fault> {
-    let wanted = Wanted::Named(name.to_owned(), meaning);
-    read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a")
+fn of(text: &str, load: Load) -> Result<Scraped, Fault> {
+    scrape(text, load).map(|scrape| scrape.value)
 }
 
-fn counted(waiting: f64, running: f64, finished: f64) -> Result<Scraped, Fault> {
-    Ok(Scraped::Requests(Requests { waiting, running, finished }))
+fn of_name(text: &str, name: &str, meaning: Meaning) -> Result<Scraped, Fault> {
+    let wanted = Wanted::Named(name.to_owned(), meaning);
+    let scrape = read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a")?;
+    assert_eq!(scrape.requests, None, "whose requests they are is not known");
+    Ok(scrape.value)
+}
+
+fn queue(waiting: f64, running: f64, finished: f64) -> Result<Scrape, Fault> {
+    let requests = Requests { waiting, running, finished, tokens: 0.0 };
+    Ok(Scrape { value: Scraped::Level(waiting + running), requests: Some(requests) })
 }
 
 #[test]
 fn the_queue_is_what_waits_and_what_runs() {
-    let counted = |waiting, running, finished| Ok(Scraped::Requests(Requests { waiting, running, finished }));
-    assert_eq!(of(VLLM, Load::QueueDepth), counted(5.0, 4.0, 2.0));
-    assert_eq!(of(TRITON, Load::QueueDepth), Ok(Scraped::Level(7.0)));
-    assert_eq!(of(TGI, Load::QueueDepth), counted(2.0, 8.0, 0.0), "it has finished none yet");
+    let level = |value| Ok(Scrape { value: Scraped::Level(value), requests: None });
+    assert_eq!(scrape(VLLM, Load::QueueDepth), queue(5.0, 4.0, 2.0));
+    assert_eq!(scrape(TRITON, Load::QueueDepth), level(7.0));
+    assert_eq!(scrape(TGI, Load::QueueDepth), queue(2.0, 8.0, 0.0), "it has finished none yet");
     let broken = format!("{TGI}tgi_request_duration_count NaN\n");
-    assert_eq!(of(&broken, Load::QueueDepth), Ok(Scraped::Level(10.0)), "the queue can be used without it");
+    assert_eq!(scrape(&broken, Load::QueueDepth), level(10.0), "the queue can be used without it");
     let finished = format!("{TGI}tgi_request_duration_count 7\n");
-    assert_eq!(of(&finished, Load::QueueDepth), counted(2.0, 8.0, 7.0));
+    assert_eq!(scrape(&finished, Load::QueueDepth), queue(2.0, 8.0, 7.0));
+}
+
+#[test]
+fn latencies_and_tokens_come_with_the_requests_that_they_are_of() {
+    let finished = format!("{TGI}tgi_request_duration_count 7\n");
+    for (load, tokens) in [(Load::Latency, 0.0), (Load::TokensPerMinute, 100.0)] {
+        let requests = Requests { waiting: 2.0, running: 8.0, finished: 7.0, tokens };
+        assert_eq!(scrape(&finished, load).unwrap().requests, Some(requests), "{load:?}");
+        let without = finished.replace("tgi_queue_size", "other");
+        assert_eq!(scrape(&without, load).unwrap().requests, None, "the value can be used without them");
+    }
 }
 
 #[test]
 fn arrivals_are_looked_for_where_an_engine_may_count_them() {
     let of_engine = |engine, load| Wanted::OfEngine(engine, load).may_count_requests();
     for engine in [None, Some(Engine::Vllm), Some(Engine::Sglang), Some(Engine::Tgi)] {
-        assert!(of_engine(engine, Load::QueueDepth), "{engine:?}");
-        assert!(!of_engine(engine, Load::Latency), "{engine:?}");
+        for load in [Load::QueueDepth, Load::Latency, Load::TokensPerMinute] {
+            assert!(of_engine(engine, load), "{engine:?}");
+        }
     }
     assert!(!of_engine(Some(Engine::Triton), Load::QueueDepth), "it does not say what it executes");
     assert!(!Wanted::Named("queue".to_owned(), Meaning::Level).may_count_requests());
@@ -93,9 +112,9 @@ fn arrivals_are_looked_for_where_an_engine_may_count_them() {
 
 #[test]
 fn ranks_of_one_replica_count_once_and_replicas_add_up() {
-    assert_eq!(of(SGLANG, Load::QueueDepth), counted(3.0, 4.0, 0.0));
+    assert_eq!(scrape(SGLANG, Load::QueueDepth), queue(3.0, 4.0, 0.0));
     let replicas = SGLANG.replace("tp_rank=\"1\"", "dp_rank=\"1\",tp_rank=\"1\"");
-    assert_eq!(of(&replicas, Load::QueueDepth), counted(3.0, 8.0, 0.0));
+    assert_eq!(scrape(&replicas, Load::QueueDepth), queue(3.0, 8.0, 0.0));
 }
 
 #[test]
@@ -104,7 +123,7 @@ fn a_gauge_with_too_many_sets_of_labels_is_refused() {
         let waiting = |model| format!("vllm:num_requests_waiting{{model_name=\"{model}\"}} 1\n");
         format!("vllm:num_requests_running 0\n{}", (0..models).map(waiting).collect::<String>())
     };
-    assert_eq!(of(&with(MOST_OF_GAUGE), Load::QueueDepth), counted(MOST_OF_GAUGE as f64, 0.0, 0.0));
+    assert_eq!(scrape(&with(MOST_OF_GAUGE), Load::QueueDepth), queue(MOST_OF_GAUGE as f64, 0.0, 0.0));
     let metric = "vllm:num_requests_waiting".to_owned();
     let refused = Fault::TooManyLabelSets { pod: "demo/a".into(), metric, limit: MOST_OF_GAUGE };
     assert_eq!(of(&with(MOST_OF_GAUGE + 1), Load::QueueDepth), Err(refused));

@@ -99,7 +99,6 @@ impl Scrapes {
     ) -> Result<ScrapedPod, Fault> {
         let level = match &reading {
             Scraped::Level(value) => Some(*value),
-            Scraped::Requests(requests) => Some(requests.waiting + requests.running),
             Scraped::Count(_) | Scraped::Times(..) => None,
         };
         if let Some(value) = level {
@@ -182,7 +181,7 @@ fn most_bytes(uid: &str, reading: &Scraped) -> usize {
     const BESIDE: usize = 256;
     let buckets = match reading {
         Scraped::Times(buckets, ..) => buckets.bytes(),
-        Scraped::Level(_) | Scraped::Requests(_) | Scraped::Count(_) => 0,
+        Scraped::Level(_) | Scraped::Count(_) => 0,
     };
     let points = MOST_POINTS.next_power_of_two() * size_of::<Point>();
     uid.len() + size_of::<Pod>() + BESIDE + points + (MOST_POINTS + 1) * buckets
@@ -190,7 +189,7 @@ fn most_bytes(uid: &str, reading: &Scraped) -> usize {
 
 fn first_point(reading: Scraped, at: Timestamp) -> Point {
     let gained = match &reading {
-        Scraped::Level(_) | Scraped::Requests(_) => Gain::None,
+        Scraped::Level(_) => Gain::None,
         Scraped::Count(_) => Gain::Count(0.0),
         Scraped::Times(buckets, ..) => buckets.since(buckets).map_or(Gain::None, Gain::Times),
     };

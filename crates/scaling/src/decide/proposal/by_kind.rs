@@ -107,15 +107,21 @@ pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> 
     // Of all Ready pods, also of those that are new. The target of a pool is that of what waits.
     let value = if is_pool { flow.flow.waiting } else { flow.flow.waiting.plus(flow.flow.running) };
     let value = i128::from(value.count());
+    let target = flow.flow.in_hand_at_target(metric.kind, metric.target)?;
     // None of the workers that are busy, or may be, is removed.
     let busy = if is_pool { inputs.supply.busy.saturating_add(inputs.supply.unreported) } else { 0 };
     let present = present(replicas, metric, inputs);
-    let at_target = i128::from(metric.target.milli().count()).saturating_mul(i128::from(present.expected));
-    let is_idle = value <= i128::from(metric.activation.count());
+    let at_target = ((target * 1_000.0) as i128).saturating_mul(i128::from(present.expected));
+    let is_idle = match (metric.kind, metric.measurement) {
+        // Their activation is not one of requests.
+        (Kind::TokensPerMinute, Measurement::Total(tokens)) => value == 0 && tokens <= metric.activation,
+        (Kind::TokensPerMinute, Measurement::Pods(values)) => value == 0 && values.sum <= metric.activation,
+        _ => value <= i128::from(metric.activation.count()),
+    };
     // Ends at the largest integer; 0 if it is not a number.
     let need = |needed: f64| difference((needed.ceil() as i64).max(busy.into()), present);
     let replicas = |need: Need| activated(asked(need, present, inputs), is_idle, metric.kind, inputs);
-    let needs = flow.needs(metric.kind, metric.target, inputs.supply.ready);
+    let needs = flow.needs(metric.kind, metric.target, inputs.supply.ready)?;
     let is_near = |wanted: i64| wanted.abs_diff(present.expected) as f64 <= present.expected as f64 * NEAR;
     let now = match need(needs.replicas()) {
         Need::Fewer(_) if exceeds(value, at_target, MILLION) => Need::Same,
