@@ -1,5 +1,5 @@
-//! The bound that makes a request slow. Counts above a bound are known only where a histogram has a bucket that ends there,
-//! and two versions of an engine may have different buckets. It must not guess between bounds.
+//! The bound that makes a request slow. Counts above a bound are known only where a histogram has a bucket that ends there.
+//! Two versions of an engine may have different buckets. It must not guess between bounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +38,8 @@ const MOST_SECONDS: f64 = 31_536_000.0;
 
 const MICROSECONDS: f64 = 1e6;
 
-/// The bound of a metric: the given one if both tracks have it, else the end of the bucket that has the p95 of the stable
-/// version, if the candidate has it too. The caller keeps the answer for the whole step, so that counts stay comparable.
+/// The bound of a metric. It is the given one, or the end of the bucket that has the p95 of the stable version. Both tracks
+/// must have it. The caller keeps the answer for the whole step, so that counts stay comparable.
 pub fn bound(given: Option<Bound>, stable: &[Bucket], candidate: &[Bound]) -> Result<Bound, Mismatch> {
     let bound = match given {
         Some(given) if !bounds(stable.iter().map(|bucket| bucket.le)).contains(&given) => {

@@ -2,8 +2,8 @@
 //! types of Kubernetes, no kinds of a project.
 //!
 //! Every request is bad or not: it failed, was aborted, or took longer than a bound. Each interval gives the requests and
-//! the bad ones of both tracks. [`evidence::Evidence`] sums them up in a few integers, which a status can hold.
-//! [`judge::judge`] computes the verdict from these integers alone, so a verdict can be computed again from a status.
+//! the bad ones of both tracks. An [`evidence::Evidence`] sums them up in a few integers, which a status can hold. The verdict
+//! of [`judge::judge`] depends on these integers alone, so it can be computed again from a status.
 //!
 //! Three rules decide:
 //!

@@ -91,9 +91,9 @@ impl Alpha {
 
     /// The evidence E of an alarm in thousandths: `enforced` over alpha, rounded up.
     ///
-    /// Each metric may give a false alarm by itself, so `k` metrics at alpha each give one in up to `k` times alpha of the
-    /// steps (union bound, also when they depend on each other). So each enforced metric gets its part of alpha. The
-    /// evidence that an alarm needs grows with their number: 100 for one metric at 0.01, 800 for eight.
+    /// Each metric can give a false alarm. With alpha for each of `k` metrics, up to `k` times alpha of the steps have one.
+    /// This union bound holds also for metrics that depend on each other. So each enforced metric gets its part of alpha.
+    /// At 0.01 an alarm needs evidence of 100 with one metric, and of 800 with eight.
     pub fn evidence_needed(self, enforced: usize) -> u64 {
         let enforced = u64::try_from(enforced).unwrap_or(u64::MAX).max(1);
         enforced.saturating_mul(1_000 * u64::from(MILLION)).div_ceil(u64::from(self.0))

@@ -24,7 +24,7 @@ const MILLION: u32 = 1_000_000;
 /// E. B. Wilson, "Probable inference", Journal of the American Statistical Association 22 (1927).
 ///
 /// It is simple and close to its 95 % in general, but not near 0. With no bad request it shows at most 1 % from 268
-/// requests on; the exact bound (Clopper and Pearson) does so from 299 on, the rule of three from 300 on. At 268 requests
+/// requests on. The exact bound (Clopper and Pearson) does so from 299 on, and the rule of three from 300 on. At 268 requests
 /// its confidence is 93.2 %. So 300 requests at least are a good rule.
 ///
 /// The confidence is that of one look. Who looks until the bound is low enough passes more often; `judge.rs` has figures.

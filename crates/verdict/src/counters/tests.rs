@@ -64,6 +64,7 @@ fn a_start_that_is_seen_after_the_fall_is_the_same_restart() {
     assert_eq!(counters.advance(&at(1_200, 8), SINCE), Ok(tracks((0, 0), (3, 0))), "not 8");
     assert_eq!(counters.advance(&at(1_300, 9), SINCE), Ok(tracks((0, 0), (9, 0))), "the next restart");
     assert_eq!(counters.advance(&at(1_200, 11), SINCE), Ok(tracks((0, 0), (2, 0))), "an older status");
+    assert_eq!(counters.advance(&at(1_300, 12), SINCE), Ok(tracks((0, 0), (1, 0))), "no restart");
 }
 
 #[test]

@@ -45,6 +45,7 @@ fn loads_are_comparable_within_a_factor_of_two_per_pod() {
 fn little_load_is_comparable_with_none() {
     assert!(are_comparable(load(0.0, 1), load(8.0, 4)));
     assert!(!are_comparable(load(0.0, 1), load(9.0, 4)));
+    assert!(are_comparable(load(0.0, 4), load(2.0, 1)), "the floor is that of each pod");
 }
 
 #[test]

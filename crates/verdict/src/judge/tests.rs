@@ -72,6 +72,14 @@ fn enough_good_requests_pass() {
 }
 
 #[test]
+fn a_bound_that_is_the_limit_passes() {
+    // z² / (300 + z²) = 0.8938 %.
+    let with_limit = |percent| judged(Kind::Failure, Some(percent), (0, 0), (300, 0));
+    assert_eq!(verdict(&[with_limit(0.8938)]), PASS);
+    assert_eq!(verdict(&[with_limit(0.8937)]), inconclusive(Reason::TooFewRequests));
+}
+
+#[test]
 fn the_bound_decides_and_not_the_share() {
     // 1 of 300 has a bound of 1.5 %.
     let judgement = of(&[failures((2_700, 0), (300, 1))]);
