@@ -102,8 +102,7 @@ impl Share {
     }
 
     fn rounded_up(share: f64) -> Self {
-        // Without it, rounding errors of the last digit would add a millionth.
-        let millionths = (share * f64::from(MILLION) - 1e-6).ceil();
+        let millionths = (share * f64::from(MILLION)).ceil();
         // The conversion ends at both ends of the type.
         Self((millionths as u32).min(MILLION))
     }

@@ -190,6 +190,24 @@ fn what_is_missing_is_counted_in_a_row_and_changes_no_evidence() {
 }
 
 #[test]
+fn numbers_end_at_the_largest_and_the_smallest() {
+    let most = Evidence {
+        counted: u32::MAX,
+        skipped: u32::MAX,
+        alarming: u32::MAX,
+        in_a_row: u32::MAX,
+        latest: Latest::Counted,
+        ..Evidence::default()
+    };
+    let highest = Evidence { log_ratios: [i64::MAX; 5], ..most };
+    assert_eq!(observe(highest, (90, 0), (10, 1)), Evidence { totals: counts((90, 0), (10, 1)), ..highest });
+    assert_eq!(highest.evidence(), 1_000_000_000_000, "10^9");
+    let lowest = Evidence { log_ratios: [i64::MIN; 5], ..most };
+    assert_eq!(observe(lowest, (90, 1), (10, 0)).log_ratios, lowest.log_ratios);
+    assert_eq!(lowest.evidence(), 0);
+}
+
+#[test]
 fn a_status_holds_integers() {
     let json = serde_json::to_string(&after(&[((90, 1), (10, 3))])).unwrap();
     assert_eq!(
