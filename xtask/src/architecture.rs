@@ -61,7 +61,7 @@ fn is_of_a_controller(path: &str) -> bool {
 }
 
 /// Crates without I/O, which every crate may use.
-const PURE: [&str; 4] = ["api", "scaling", "text", "workload"];
+const PURE: [&str; 5] = ["api", "scaling", "text", "verdict", "workload"];
 
 /// `file: word` for each file that uses a word it must not.
 fn uses(sources: &[Source], forbidden: &[&str]) -> Vec<String> {
@@ -159,7 +159,7 @@ fn what_every_controller_shares_knows_no_kind_of_this_project() {
     // Their modules too, so that a type of theirs cannot be imported from within.
     let modules: Vec<String> = kinds.iter().map(|kind| format!("api::{}", kind.to_lowercase())).collect();
     let forbidden: Vec<&str> = kinds.iter().chain(&modules).map(String::as_str).collect();
-    for name in ["daemon", "metrics-client", "runtime", "scaling", "text", "workload"] {
+    for name in ["daemon", "metrics-client", "runtime", "scaling", "text", "verdict", "workload"] {
         let shared = sources(|path| {
             path.starts_with(&format!("crates/{name}/src/")) && path != "crates/scaling/src/spec.rs"
         });
@@ -323,6 +323,7 @@ fn the_header_names_every_file_of_the_crates_that_programs_share_and_of_the_laun
         "text",
         "training-launcher",
         "training-log",
+        "verdict",
         "workload",
     ];
     for name in shared {
