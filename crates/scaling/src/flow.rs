@@ -360,7 +360,9 @@ impl Flow {
         let in_hand = self.in_hand();
         let dispersion = units(self.dispersion).max(1.0);
         let arrivals = (in_hand + in_hand.sqrt()) / target;
-        let bursts = in_hand / at_a_time + DEVIATIONS * (dispersion * in_hand).sqrt() / target;
+        // Of what may wait, as much as arrives meanwhile comes by chance.
+        let meanwhile = in_hand * (target / at_a_time).max(1.0);
+        let bursts = in_hand / at_a_time + DEVIATIONS * (dispersion * meanwhile).sqrt() / target;
         // When arrivals end, long requests run on after their rate is forgotten.
         let begun = if units(self.takes) >= LONG_REQUEST { units(self.running) / at_a_time } else { 0.0 };
         let drained_within = DRAINED_WITHIN.max(cold_start * DRAINED_WITHIN_COLD_STARTS);

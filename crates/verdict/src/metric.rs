@@ -30,7 +30,7 @@ pub struct Metric {
 pub enum Kind {
     /// The engine failed: an error, or an endless repetition.
     Failure,
-    /// The client hung up. Clients do so for their own reasons and at their own times, so only stable requests of the
+    /// The caller hung up. Callers do so for their own reasons and at their own times, so only stable requests of the
     /// same step can be the control.
     Abort,
     /// The request took longer than a bound. It counts only while the tracks carry comparable loads.

@@ -56,7 +56,7 @@ struct Cli {
     arrivals: Option<PathBuf>,
     #[command(flatten)]
     past: Past,
-    /// AIScaler manifest to try, once for each; `metricType: queue_depth` alone
+    /// AIScaler manifest to try, once for each; one metric, `queue_depth` or `latency`
     #[arg(long = "scaler", value_name = "FILE", required_unless_present = "quality")]
     scalers: Vec<PathBuf>,
     /// A fixed number of replicas to compare with, once for each

@@ -75,6 +75,9 @@ pub(crate) struct Seen<'a> {
     pub(crate) running: u32,
     /// Since the beginning.
     pub(crate) finished: u32,
+    /// Milliseconds, of whole requests: the 95th percentile of those that have ended in the last 30 s, or in the last 30 s in
+    /// which any did. 0 while none is in hand.
+    pub(crate) latency: f64,
     /// The youngest last.
     pub(crate) replicas: &'a [Replica],
 }
@@ -120,6 +123,40 @@ pub(crate) struct Moment {
 /// In seconds.
 const MOMENTS_APART: u32 = 15;
 
+/// Requests that have ended within 30 s.
+#[derive(Debug, Default)]
+struct Ended {
+    /// When, and milliseconds from the arrival, the oldest first.
+    requests: VecDeque<(u64, f64)>,
+}
+
+impl Ended {
+    const WINDOW: f64 = 30.0;
+
+    fn add(&mut self, Running { ends, arrived }: Running) {
+        self.requests.push_back((ends, ends.saturating_sub(arrived) as f64 / 1_000.0));
+    }
+
+    fn latency(&mut self, now: f64) -> f64 {
+        let newest = self.requests.back().map_or(0, |(ends, _)| *ends);
+        let oldest = newest.min(micros(now)).saturating_sub(micros(Self::WINDOW));
+        while self.requests.front().is_some_and(|(ends, _)| *ends < oldest) {
+            self.requests.pop_front();
+        }
+        let mut latencies: Vec<f64> = self.requests.iter().map(|(_, latency)| *latency).collect();
+        latencies.sort_by(f64::total_cmp);
+        let rank = (latencies.len() as f64 * 0.95).ceil() as usize;
+        latencies.get(rank.max(1) - 1).copied().unwrap_or_default()
+    }
+}
+
+/// In microseconds. Those that end first are the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Running {
+    ends: u64,
+    arrived: u64,
+}
+
 /// After the last arrival, so that what a policy keeps counts as well.
 const TAIL: u32 = 900;
 /// Replicas that were there at the beginning have been there for long.
@@ -133,15 +170,16 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) 
         Replica { id: next_id, created, ready: created + model.cold_start.of_replica(next_id) }
     };
     let mut replicas: Vec<Replica> = (0..policy.least()).map(|_| new(LONG_AGO)).collect();
-    let mut running = BinaryHeap::<Reverse<u64>>::new();
+    let mut running = BinaryHeap::<Reverse<Running>>::new();
+    let mut ended = Ended::default();
     let mut waiting = VecDeque::<Request>::new();
     let mut arriving = requests.iter().copied().peekable();
     let last = requests.last().map_or(0.0, |last| last.at).ceil() as u32;
     let (mut next_decision, mut direction) = (0, 0);
     for now in 0..=last.saturating_add(TAIL) {
         let (at, clock) = (f64::from(now), i64::from(now));
-        while running.peek().is_some_and(|Reverse(ends)| *ends <= micros(at)) {
-            running.pop();
+        while let Some(request) = pop_before(&mut running, micros(at) + 1) {
+            ended.add(request);
         }
         while let Some(request) = arriving.next_if(|request| request.at <= at) {
             waiting.push_back(request);
@@ -151,7 +189,9 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) 
             let finished = outcome.waits.len() - running.len();
             let counts = [waiting.len(), running.len(), finished];
             let [waiting, running, finished] = counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-            let wanted = policy.decide(&Seen { now, waiting, running, finished, replicas: &replicas });
+            let latency = if waiting + running > 0 { ended.latency(at) } else { 0.0 };
+            let wanted =
+                policy.decide(&Seen { now, waiting, running, finished, latency, replicas: &replicas });
             let before = replicas.len();
             for _ in before..wanted {
                 replicas.push(new(clock));
@@ -178,20 +218,17 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) 
             let Some(request) = waiting.front().copied() else { break };
             if running.len() >= slots {
                 // The next slot that becomes free within this step.
-                let Some(Reverse(ends)) =
-                    running.peek().copied().filter(|Reverse(ends)| *ends < micros(at + 1.0))
-                else {
-                    break;
-                };
-                running.pop();
-                free_at = ends as f64 / MICROS;
+                let Some(request) = pop_before(&mut running, micros(at + 1.0)) else { break };
+                ended.add(request);
+                free_at = request.ends as f64 / MICROS;
                 continue;
             }
             let begins = free_at.max(request.at);
             waiting.pop_front();
             outcome.waits.push(begins - request.at);
             let full = (running.len() as f64 / slots.max(1) as f64).min(1.0);
-            running.push(Reverse(micros(begins + request.takes * (1.0 + model.slowdown * full))));
+            let ends = micros(begins + request.takes * (1.0 + model.slowdown * full));
+            running.push(Reverse(Running { ends, arrived: micros(request.at) }));
         }
     }
     // What was never begun has waited until the end.
@@ -199,6 +236,12 @@ pub(crate) fn run(model: &Model, requests: &[Request], mut policy: impl Decide) 
     outcome.waits.extend(waiting.iter().map(|request| end - request.at));
     outcome.waits.sort_by(f64::total_cmp);
     outcome
+}
+
+/// The next request that ends before this time.
+fn pop_before(running: &mut BinaryHeap<Reverse<Running>>, time: u64) -> Option<Running> {
+    running.peek().filter(|Reverse(request)| request.ends < time)?;
+    running.pop().map(|Reverse(request)| request)
 }
 
 const MICROS: f64 = 1e6;

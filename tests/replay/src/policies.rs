@@ -64,8 +64,9 @@ pub(crate) fn scaler_of(text: &str, name: &str) -> anyhow::Result<Scaler> {
     }
     let spec: AIScalerSpec =
         serde_json::from_value(manifest["spec"].clone()).context("its spec is not valid")?;
-    if spec.metric_type != MetricType::QueueDepth || !spec.additional_metrics.is_empty() {
-        bail!("its metric cannot be replayed: arrivals tell a queue_depth alone");
+    let is_told = matches!(spec.metric_type, MetricType::QueueDepth | MetricType::Latency);
+    if !is_told || !spec.additional_metrics.is_empty() {
+        bail!("its metric cannot be replayed: arrivals tell one queue_depth or latency");
     }
     if spec.max_replicas > MOST_REPLICAS {
         bail!("spec.maxReplicas is above {MOST_REPLICAS}");
@@ -115,9 +116,13 @@ impl Policy {
     ) -> anyhow::Result<Self> {
         let spec = &scaler.spec;
         let target = scaling::spec::target_value(&spec.target_value.0).context("spec.targetValue")?;
+        let metric = match spec.metric_type {
+            MetricType::Latency => Kind::Latency,
+            _ => Kind::QueueDepth,
+        };
         let rules = Rules {
             bounds: Bounds::new(spec.min_replicas, spec.max_replicas)?,
-            metrics: vec![Metric::new("queue", Kind::QueueDepth, target)],
+            metrics: vec![Metric::new("load", metric, target)],
             behavior: scaling::spec::behavior(spec.behavior.as_ref()).context("spec.behavior")?,
             fallback: None,
             extras,
@@ -157,8 +162,10 @@ impl Decide for Policy {
             .first()
             .and_then(|metric| counts.flow(seen, metric.target, rules.behavior.down.window, now));
         let target = Target { flows: vec![flow], ..target(seen) };
-        let in_hand = i64::from(seen.waiting) + i64::from(seen.running);
-        let reading = Reading::Total { value: Milli::units(in_hand), at: now };
+        let in_hand = Milli::units(i64::from(seen.waiting) + i64::from(seen.running));
+        let is_latency = rules.metrics.iter().any(|metric| metric.kind == Kind::Latency);
+        let value = if is_latency { Milli::parse(seen.latency).unwrap_or(Milli::MAX) } else { in_hand };
+        let reading = Reading::Total { value, at: now };
         let decision = decide(rules, &target, &[reading], history, now);
         let to = decision.record.to;
         **history = decision.written(rules);
@@ -244,7 +251,8 @@ mod tests {
     use super::*;
     use crate::{
         arrivals::Request,
-        model::{self, ColdStart, Model},
+        model::{self, ColdStart, Model, Outcome},
+        quality::SHAPES,
     };
 
     #[test]
@@ -263,6 +271,34 @@ mod tests {
             let error = format!("{:#}", built.unwrap_err());
             assert!(error.contains(words), "{to}: {error}");
         }
+    }
+
+    #[test]
+    fn requests_wait_less_for_a_latency_by_what_arrives_than_by_its_value() {
+        let manifest = SAMPLE.replace("queue_depth, targetValue: 5", "latency, targetValue: 15000");
+        let by_value = manifest
+            .replace("deploymentName: chat", "deploymentName: chat, source: {prometheus: {query: x}}");
+        let (mut shares, mut minutes) = (Vec::new(), Vec::new());
+        for shape in SHAPES.iter() {
+            let run = |manifest: &str| {
+                let policy = Policy::scaler(&scaler_of(manifest, "latency").unwrap()).unwrap();
+                model::run(&shape.model(60), &shape.requests(7), policy)
+            };
+            let (arrivals, value) = (run(&manifest), run(&by_value));
+            let late = |outcome: &Outcome| outcome.beyond(10.0).max(0.001);
+            let what = format!("{}: {} of {}", shape.name, late(&arrivals), late(&value));
+            assert!(late(&arrivals) <= late(&value) * 1.25, "{what}");
+            assert!(
+                arrivals.turns <= value.turns + 20,
+                "{what}: {} of {} turns",
+                arrivals.turns,
+                value.turns
+            );
+            shares.push(late(&arrivals) / late(&value));
+            minutes.push(arrivals.replica_minutes / value.replica_minutes);
+        }
+        let mean = |of: &[f64]| (of.iter().map(|share| share.ln()).sum::<f64>() / of.len() as f64).exp();
+        assert!(mean(&shares) <= 0.35 && mean(&minutes) <= 1.15, "{shares:?} {minutes:?}");
     }
 
     #[test]
