@@ -219,6 +219,10 @@ impl Meter {
         let busy = totals.running / f64::from(totals.replicas.max(1));
         self.most_at_a_time = (self.most_at_a_time * (-seconds / AT_A_TIME_KNOWN_FOR).exp()).max(busy);
         self.full = match (self.full, totals.full) {
+            // After half an hour without a queue it was a guess.
+            (Some(Full { seconds_ago, .. }), Some(now)) if seconds_ago >= AT_A_TIME_KNOWN_FOR => {
+                Some(Full { at_a_time: now, seconds_ago: 0.0 })
+            }
             (Some(Full { at_a_time, .. }), Some(now)) => {
                 let kept = (-seconds / FULL_FOLLOWED).exp();
                 Some(Full { at_a_time: at_a_time * kept + now * (1.0 - kept), seconds_ago: 0.0 })

@@ -503,7 +503,13 @@ fn a_latency_and_a_rate_of_tokens_follow_the_same_arrivals() {
     let uncounted = Flow { tokens: Milli::ZERO, ..waits };
     assert_eq!(raw(Kind::TokensPerMinute, 57_600, 100_000.0, Some(uncounted)), 2, "the total");
     let idle = flow(0, 0, 0).unwrap();
-    assert_eq!(raw(Kind::TokensPerMinute, 57_600, 0.0, Some(idle)), 1);
+    assert_eq!(raw(Kind::TokensPerMinute, 57_600, 0.0, Some(idle)), 0, "before the bounds");
+    // One pod has a queue, and the others serve well: half of the replicas would make the latency worse.
+    let hot = Flow { has_waited: true, ..flow(5, 2, 27).unwrap() };
+    let eight = Target { flows: vec![Some(hot)], ..target(8, 0, 0) };
+    let slow =
+        decide(&policy(Kind::Latency, 10_000), &eight, &total(12_000.0, 0), &History::default(), at(0));
+    assert_eq!(slow.record.raw, 8, "a latency above its target removes none");
 }
 
 #[test]

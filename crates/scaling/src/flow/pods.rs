@@ -44,6 +44,8 @@ struct Known {
     /// The count before it fell. If it is reached again, some series were away and have not begun anew.
     highest: f64,
     tokens: f64,
+    /// As `highest`, of tokens.
+    most_tokens: f64,
     in_hand: f64,
     /// Mean of what waits, over a minute.
     queue: f64,
@@ -155,6 +157,7 @@ impl PodCounts {
             finished: self.finished,
             highest: self.finished,
             tokens: self.tokens,
+            most_tokens: self.tokens,
             in_hand,
             queue: before.map_or(0.0, |before| before.queue),
             at: now,
@@ -172,12 +175,16 @@ impl PodCounts {
         let is_back = self.finished >= before.highest;
         let finished = if is_back { self.finished - before.highest } else { self.finished - before.finished };
         let highest = if is_back { self.finished } else { before.highest };
+        let have_tokens_returned = self.tokens >= before.most_tokens;
+        let counted_from = if have_tokens_returned { before.most_tokens } else { before.tokens };
+        let tokens = self.tokens - counted_from;
+        let most_tokens = if have_tokens_returned { self.tokens } else { before.most_tokens };
         let gain = Gain {
             finished: finished.max(0.0),
             more_in_hand: in_hand - before.in_hand,
-            tokens: (self.tokens - before.tokens).max(0.0),
+            tokens: tokens.max(0.0),
         };
-        (Known { queue, highest, ..known }, gain)
+        (Known { queue, highest, most_tokens, ..known }, gain)
     }
 
     fn is_sound(&self) -> bool {

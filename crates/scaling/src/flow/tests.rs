@@ -313,7 +313,29 @@ fn tokens_are_those_of_the_requests_that_were_finished() {
     }
     let tokens = meter.flow(Window::FIVE_MINUTES).unwrap().tokens.count();
     assert!((240_000..=250_000).contains(&tokens), "{tokens}");
+    let mut away = PodMeter::default();
+    for step in 0..30 {
+        // One of two series is not served once.
+        let share = if step == 20 { 0.5 } else { 1.0 };
+        let pod = PodCounts { tokens: (step * 30 * 250) as f64 * share + 2e7 * share, ..pod("a", step) };
+        look(&mut away, &[pod], step);
+    }
+    let tokens = away.flow(Window::FIVE_MINUTES).unwrap().tokens.count();
+    assert!((230_000..=252_000).contains(&tokens), "{tokens}");
     assert_eq!(two_pods().flow(Window::FIVE_MINUTES).unwrap().tokens, Milli::ZERO);
+}
+
+#[test]
+fn a_queue_after_hours_without_one_says_at_once_how_many_run_at_a_time() {
+    let mut meter = Meter::default();
+    for step in 0..6_000_i64 {
+        let full = (step == 0 || step == 5_999).then_some(8.0);
+        let finished = (step * 20) as f64;
+        let totals =
+            Totals { arrived: finished, finished, running: 16.0, replicas: 2, full, ..Totals::default() };
+        meter.observe(totals, at(step * 5));
+    }
+    assert_eq!(meter.flow(Window::FIVE_MINUTES).unwrap().at_a_time, Milli::units(8));
 }
 
 #[test]

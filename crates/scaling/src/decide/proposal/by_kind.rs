@@ -123,14 +123,24 @@ pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> 
     let replicas = |need: Need| activated(asked(need, present, inputs), is_idle, metric.kind, inputs);
     let needs = flow.needs(metric.kind, metric.target, inputs.supply.ready)?;
     let is_near = |wanted: i64| wanted.abs_diff(present.expected) as f64 <= present.expected as f64 * NEAR;
+    let is_slow = metric.kind == Kind::Latency
+        && match metric.measurement {
+            Measurement::Total(latency) => latency > metric.target.milli(),
+            Measurement::Pods(values) => values.mean() > metric.target.milli(),
+            _ => false,
+        };
     let now = match need(needs.replicas()) {
-        Need::Fewer(_) if exceeds(value, at_target, MILLION) => Need::Same,
+        Need::Fewer(_) if is_slow || exceeds(value, at_target, MILLION) => Need::Same,
         Need::More(wanted) | Need::Fewer(wanted) if is_near(wanted) && flow.flow.waiting == Milli::ZERO => {
             Need::Enough
         }
         need => need,
     };
-    let (now, lasting) = (replicas(now), replicas(need(needs.arrivals)));
+    let lasting = match need(needs.arrivals) {
+        Need::Fewer(_) if is_slow => Need::Same,
+        need => need,
+    };
+    let (now, lasting) = (replicas(now), replicas(lasting));
     Some(Proposal { replicas: now, lasting: lasting.min(now) })
 }
 
