@@ -177,6 +177,23 @@ fn beside_a_control_nothing_is_compared_with_a_fixed_share() {
 }
 
 #[test]
+fn a_fixed_share_is_compared_with_the_bad_part_of_what_arrived() {
+    // 6 of 285 fail at once. Of the others, 14 have ended.
+    let candidate = Flow { arrivals: 285, ended: Counts::new(20, 6).unwrap(), in_flight: 265 };
+    let flows = Tracks { candidate, ..Tracks::default() };
+    let evidence = fixed(3.0)
+        .observe(&Interval::Complete(Sample { flows, ..sample((0, 0), (0, 0)) }), &metric(Kind::Failure));
+    assert!(evidence.against_fixed.e_value() < 1_000, "{}", evidence.against_fixed.e_value());
+}
+
+#[test]
+fn a_good_interval_with_many_bad_requests_is_not_scaled_up() {
+    // ln(1/2) + 30 · ln(1.5) + 970 · ln(0.85 / 0.9) = −43.97; scaled to 20 events, it would be −29.5.
+    let log = observe(fixed(10.0), (0, 0), (1_000, 30)).against_fixed.log_sums[0];
+    assert!((-44_000_000..-43_900_000).contains(&log), "{log}");
+}
+
+#[test]
 fn a_fixed_share_is_never_none_or_all() {
     assert_eq!(Evidence::begin(Some(Share::NONE)).fixed, Some(LEAST_FIXED));
     assert_eq!(Evidence::begin(Some(Share::ALL)).fixed, None);
