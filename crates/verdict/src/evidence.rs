@@ -1,60 +1,92 @@
-//! What is known of one metric in one step: totals, and a test that may be asked after each interval. It decides nothing.
+//! What is known of one metric in one step: totals, and two tests that may be asked after each interval. It decides nothing.
+//! `e_process.rs` has the arithmetic and the promise of both tests.
 //!
-//! # The test
+//! # Against the stable version
 //!
-//! An interval has nc requests of the candidate and ns of the stable version. The tolerated ratio is m. A candidate that is m
-//! times as bad has this share of the bad events of both tracks: p0 = nc·m / (nc·m + ns). If it is r times worse still, its
-//! share is pr = p0·r / (p0·r + 1 − p0). With kc bad events of the candidate and ks others, the likelihood ratio is
-//! (pr/p0)^kc · ((1 − pr)/(1 − p0))^ks. L is the product of it over the intervals. E is the mean of L over [`RATIOS`].
+//! The exposure of a track is its arrivals in the interval: nc of the candidate and ns of the stable version. Ended requests
+//! are no exposure. Failures end at once and answers after minutes, so a track whose weight just rose has ended few requests
+//! and all of its failures. The tolerated ratio is m. A candidate that is m times as bad has this share of the bad events of
+//! both tracks: p0 = nc·m / (nc·m + ns). If it is r times worse still, its share is pr = p0·r / (p0·r + 1 − p0). With kc bad
+//! events of the candidate and ks others, the factor is (pr/p0)^kc · ((1 − pr)/(1 − p0))^ks. The weights may change, since
+//! each interval has its own p0. An event that comes late belongs to earlier arrivals. While the weight of the candidate
+//! rises, this only makes the candidate look better. nc is at least kc, which makes the factor smaller.
 //!
-//! While the candidate is at most m times as bad, each L is a supermartingale that begins at 1, and so is E. So the
-//! chance that E ever reaches 1/alpha is at most alpha, however often it is looked at. This is Ville's inequality (J. Ville,
-//! "Étude critique de la notion de collectif", 1939). The weights may change, since each interval has its own p0.
+//! With no arrivals in one of the tracks, p0 is 0 or 1: such an interval does not enter.
+//!
+//! # Against a fixed share
+//!
+//! A candidate with almost all requests has little control. The second test takes intervals in which less than a tenth of
+//! the arrivals are those of the stable version. It compares with a share a that is frozen when the step begins: what the
+//! limit or earlier steps of the stable version allow. For q = a·r, at most halfway from a to 1, the factor of k bad events
+//! in n requests is (q/a)^k · ((1 − q)/(1 − a))^(n − k). n is the larger of arrivals and ended requests, which makes the factor
+//! smaller. Without limit and earlier counts this test does not exist. It cannot tell a fault of the candidate from a fault
+//! of everything, so a database that fails at weight 100 is an alarm.
 //!
 //! # Guards
 //!
 //! Bad events come in clusters, since one fault can end a whole batch. A cluster is about one event and looks like many.
-//! Three rules lessen this. At most [`MOST_BAD`] events of an interval enter. An interval multiplies L at most by
-//! [`MOST_FACTOR`]. An alarm needs [`ALARM_INTERVALS`] intervals. With all of them, L stays a supermartingale for independent
-//! events.
+//! Three rules lessen this: [`MOST_BAD`], [`MOST_FACTOR`] and [`ALARM_INTERVALS`]. With all of them, E stays an e-process for
+//! independent events. They do not keep the promise for clusters. Simulated: equal versions, 300 faults, one fault of ten ends 32
+//! requests, an E of 100 is an alarm. There are false alarms in 3 % of the runs with a tenth of the requests at the candidate,
+//! and in 60 % with half of them. So the caller must not leave
+//! crashes to these tests. Restarts of containers and lost readiness are to be seen as what they are.
 //!
-//! They do not keep the promise for clusters. Simulated: equal versions, 300 faults, one fault of ten ends 32 requests, alpha
-//! 0.01. There are false alarms in 3 % of the runs with a tenth of the requests at the candidate, and in 39 % with half of
-//! them. Without the factor it would be 50 % and 66 %. So the caller must not leave crashes to this test. Restarts of
-//! containers and lost readiness are to be seen as what they are.
+//! Latencies count only while the tracks have comparable arrivals per Ready pod, in the mean of the last [`LOAD_WINDOW`]
+//! intervals. Arrivals do not depend on how fast a version answers, so a slow candidate is not excused by its slowness. If the
+//! stable version had no arrivals in that window, there is nothing to compare, and the candidate's latencies count.
 //!
-//! # No control
-//!
-//! With no requests in one of the tracks, p0 is 0 or 1: whatever happens, it had to happen there. All factors are 1, so such
-//! an interval gives no evidence. Its counts enter the totals, which hold without a control. At weight 100 there can be no
-//! alarm for this reason.
+//! [`LOAD_WINDOW`]: crate::load::LOAD_WINDOW
+//! [`MOST_BAD`]: crate::e_process::MOST_BAD
+//! [`MOST_FACTOR`]: crate::e_process::MOST_FACTOR
+//! [`ALARM_INTERVALS`]: crate::e_process::ALARM_INTERVALS
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    interval::{Counts, Interval, Sample, Tracks},
+    e_process::{EProcess, RATIOS, scaled},
+    interval::{Counts, Flow, Interval, MOST_REQUESTS, Sample, Tracks},
+    load::Loads,
     metric::{Kind, Metric, Ratio},
+    share::Share,
+    stored::lenient,
 };
 
-/// What is known of one metric in one step. Integers only, so that a status holds it without loss. A new step begins with
-/// [`Evidence::default`].
+/// What is known of one metric in one step. Integers only, so that a status holds it without loss.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Evidence {
-    /// Of all counted intervals.
+    /// Ended requests of all counted intervals.
+    #[serde(deserialize_with = "lenient")]
     pub totals: Tracks<Counts>,
+    /// Arrivals of all counted intervals.
+    #[serde(deserialize_with = "lenient")]
+    pub arrivals: Tracks<u64>,
+    /// At the end of the newest complete interval.
+    #[serde(deserialize_with = "lenient")]
+    pub in_flight: Tracks<u64>,
+    /// Ended requests of the candidate in thousandths, of which each interval drops an eighth: the share of the last minutes.
+    #[serde(deserialize_with = "lenient")]
+    pub recent: Counts,
     /// Intervals that were counted.
+    #[serde(deserialize_with = "lenient")]
     pub counted: u32,
     /// Intervals that were not, besides those of the warm-up.
+    #[serde(deserialize_with = "lenient")]
     pub skipped: u32,
-    /// Counted intervals in which both tracks had requests and the candidate bad ones.
-    pub alarming: u32,
-    /// The natural logarithm of L for each of [`RATIOS`], in millionths, rounded down. Rounded down, L never gains by it.
-    /// Thousandths would lose up to 0.001 in each interval with bad events. That is more than an alarm needs in a day.
-    pub log_ratios: [i64; 5],
+    #[serde(deserialize_with = "lenient")]
+    pub against_stable: EProcess,
+    #[serde(deserialize_with = "lenient")]
+    pub against_fixed: EProcess,
+    /// The share a of the second test; absent if there is none.
+    #[serde(deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<Share>,
+    #[serde(deserialize_with = "lenient")]
+    pub loads: Loads,
     /// What happened to the newest interval.
+    #[serde(deserialize_with = "lenient")]
     pub latest: Latest,
     /// So many intervals in a row had it.
+    #[serde(deserialize_with = "lenient")]
     pub in_a_row: u32,
 }
 
@@ -72,72 +104,77 @@ pub enum Latest {
     Incomplete,
 }
 
-/// How much worse the candidate may be than what is tolerated. One ratio alone is slow for all others; five from a bit to
-/// very much worse cost at most a factor of five in E.
-pub const RATIOS: [f64; 5] = [1.5, 2.0, 3.0, 5.0, 10.0];
+/// A share below counts as this one in the second test, since any event would be infinite evidence against a share of 0.
+pub const LEAST_FIXED: Share = Share::tenths_of_percent(1);
 
-/// So many bad events of an interval enter. Of more, both tracks are scaled by one factor: the ratio stays, the evidence
-/// shrinks. A batch has a few dozen requests, which one crash ends.
-pub const MOST_BAD: u64 = 20;
+/// With a part of the arrivals that is smaller than one in so many, the stable version is little control.
+const LITTLE_CONTROL: u64 = 10;
 
-/// An interval multiplies each L at most by this. Then one interval never gives an alarm, and two can: E of 400, which is
-/// enough at alpha 0.01 for up to four metrics.
-pub const MOST_FACTOR: f64 = 20.0;
-
-/// An alarm needs bad events of the candidate in so many intervals: one fault of a moment is no fault of a version.
-pub const ALARM_INTERVALS: u32 = 2;
-
-/// L is known to [`i64`] with this many parts of a natural logarithm.
-const PARTS: f64 = 1e6;
-
-/// E is shown up to 10^9, in thousandths.
-const MOST_EVIDENCE: u64 = 1_000_000_000_000;
+/// One in so many of the recent counts is dropped at each interval.
+const RECENT: u64 = 8;
 
 impl Evidence {
+    /// Of a new step. `fixed`: of [`crate::judge::fixed_share`].
+    pub fn begin(fixed: Option<Share>) -> Self {
+        let fixed = fixed.filter(|share| *share < Share::ALL).map(|share| share.max(LEAST_FIXED));
+        Self { fixed, ..Self::default() }
+    }
+
     /// With one more interval. Evidence of the same intervals in the same order is the same.
     #[must_use]
     pub fn observe(self, interval: &Interval, metric: &Metric) -> Self {
         match interval {
             Interval::Incomplete => self.without(Latest::Incomplete),
             Interval::BucketMismatch => self.without(Latest::BucketMismatch),
-            Interval::Complete(sample) => match refusal(sample, metric) {
-                Some(refusal) => self.without(refusal),
-                None => self.with(sample.counts, metric.tolerated),
-            },
-        }
-    }
-
-    /// E in thousandths, rounded down; at most 10^12.
-    pub fn evidence(&self) -> u64 {
-        let logs = self.log_ratios.map(|log| log as f64 / PARTS);
-        let largest = logs.into_iter().fold(f64::NEG_INFINITY, f64::max);
-        // Of the largest, so that no power is infinite.
-        let sum: f64 = logs.iter().map(|log| (log - largest).exp()).sum();
-        let log = largest + (sum / RATIOS.len() as f64).ln();
-        // The conversion ends at the largest.
-        ((log.exp() * 1_000.0).floor() as u64).min(MOST_EVIDENCE)
-    }
-
-    /// `needed`: of [`crate::metric::Alpha::evidence_needed`].
-    pub fn is_alarm(&self, needed: u64) -> bool {
-        self.alarming >= ALARM_INTERVALS && self.evidence() >= needed
-    }
-
-    fn with(self, counts: Tracks<Counts>, tolerated: Ratio) -> Self {
-        let Tracks { stable, candidate } = counts;
-        let has_control = stable.requests() > 0 && candidate.requests() > 0;
-        let mut log_ratios = self.log_ratios;
-        if has_control && stable.bad() + candidate.bad() > 0 {
-            for (log, ratio) in log_ratios.iter_mut().zip(RATIOS) {
-                *log = log.saturating_add(log_factor(counts, tolerated.value(), ratio));
+            Interval::Complete(sample) => {
+                let Tracks { stable, candidate } = sample.flows;
+                let in_flight = Tracks { stable: stable.in_flight, candidate: candidate.in_flight };
+                let seen = Self { in_flight, loads: self.loads.with(sample), ..self };
+                match refusal(&seen.loads, sample, metric) {
+                    Some(refusal) => seen.without(refusal),
+                    None => seen.with(sample.flows, metric.tolerated),
+                }
             }
         }
-        let is_alarming = has_control && candidate.bad() > 0;
+    }
+
+    /// How many tests share the alpha of the metric.
+    pub fn tests(&self) -> usize {
+        1 + usize::from(self.fixed.is_some())
+    }
+
+    /// The larger E of the tests, in thousandths.
+    pub fn e_value(&self) -> u64 {
+        let fixed = self.fixed.map(|_| self.against_fixed.e_value());
+        self.against_stable.e_value().max(fixed.unwrap_or_default())
+    }
+
+    /// One of the tests has found that the candidate is worse. `needed`: of [`crate::metric::Alpha::evidence_needed`].
+    ///
+    /// With a limit, the candidate's share must also be above it, in the step or in the last minutes. This condition only
+    /// makes alarms fewer. Without a limit there is none: any difference that is surely real is an alarm, also one that the
+    /// margin of a pass would accept.
+    pub fn is_alarm(&self, needed: u64, limit: Option<Share>) -> bool {
+        let is_above = |counts: Counts| limit.is_none_or(|limit| Share::of(counts) > Some(limit));
+        let is_fixed_alarm = self.fixed.is_some() && self.against_fixed.is_alarm(needed);
+        let found = self.against_stable.is_alarm(needed) || is_fixed_alarm;
+        found && (is_above(self.totals.candidate) || is_above(self.recent))
+    }
+
+    fn with(self, flows: Tracks<Flow>, tolerated: Ratio) -> Self {
+        let Tracks { stable, candidate } = flows;
+        let sum = |before: u64, more: u64| before.saturating_add(more).min(MOST_REQUESTS);
+        let arrivals = Tracks {
+            stable: sum(self.arrivals.stable, stable.arrivals),
+            candidate: sum(self.arrivals.candidate, candidate.arrivals),
+        };
         Self {
-            totals: self.totals.plus(counts),
+            totals: self.totals.plus(Tracks { stable: stable.ended, candidate: candidate.ended }),
+            arrivals,
+            recent: recent(self.recent, candidate.ended),
             counted: self.counted.saturating_add(1),
-            alarming: self.alarming.saturating_add(is_alarming.into()),
-            log_ratios,
+            against_stable: against_stable(self.against_stable, flows, tolerated),
+            against_fixed: against_fixed(self.against_fixed, flows, self.fixed),
             ..self.after(Latest::Counted)
         }
     }
@@ -157,33 +194,73 @@ impl Evidence {
 }
 
 /// Why a complete interval is not counted.
-fn refusal(sample: &Sample, metric: &Metric) -> Option<Latest> {
-    if sample.age_seconds < u64::from(metric.warmup_seconds) {
+fn refusal(loads: &Loads, sample: &Sample, metric: &Metric) -> Option<Latest> {
+    if sample.age_seconds < u64::from(metric.warmup_seconds()) {
         return Some(Latest::WarmingUp);
     }
     let compares_loads = match metric.kind {
         Kind::Latency => true,
         Kind::Failure | Kind::Abort => false,
     };
-    (compares_loads && !sample.loads.are_comparable()).then_some(Latest::LoadMismatch)
+    (compares_loads && !loads.are_comparable(sample.ready_pods)).then_some(Latest::LoadMismatch)
 }
 
-/// The logarithm of an interval's factor of L, in millionths. Both tracks have requests.
+fn recent(before: Counts, more: Counts) -> Counts {
+    let kept = |count: u64| count - count.div_ceil(RECENT);
+    let requests = kept(before.requests()).saturating_add(more.requests().saturating_mul(1_000));
+    let bad = kept(before.bad()).saturating_add(more.bad().saturating_mul(1_000));
+    let requests = requests.min(MOST_REQUESTS);
+    Counts::new(requests, bad.min(requests)).unwrap_or_default()
+}
+
+/// Given how many events of both tracks are bad, the scale is fixed. A power from 0 to 1 of a factor has an expected value of
+/// at most 1, too (Jensen).
 ///
 /// With odds instead of shares, (1 − pr)/(1 − p0) is (nc·m + ns)/(nc·m·r + ns), and pr/p0 is r times that. So p0 that rounds
 /// to 1 divides nothing by 0.
-fn log_factor(counts: Tracks<Counts>, tolerated: f64, ratio: f64) -> i64 {
-    let Tracks { stable, candidate } = counts;
-    let exposure = candidate.requests() as f64 * tolerated;
-    let control = stable.requests() as f64;
-    let stable_event = ((exposure + control) / (exposure * ratio + control)).ln();
-    let candidate_event = ratio.ln() + stable_event;
-    let log = candidate.bad() as f64 * candidate_event + stable.bad() as f64 * stable_event;
-    let bad = candidate.bad() + stable.bad();
-    let scale = if bad > MOST_BAD { MOST_BAD as f64 / bad as f64 } else { 1.0 };
-    // Of 20 events at most, so that it is far within the range of the type.
-    ((log * scale).min(MOST_FACTOR.ln()) * PARTS).floor() as i64
+fn against_stable(test: EProcess, flows: Tracks<Flow>, tolerated: Ratio) -> EProcess {
+    let Tracks { stable, candidate } = flows;
+    let arrivals = candidate.arrivals.max(candidate.ended.bad());
+    let [of_stable, of_candidate] = [stable.ended.bad(), candidate.ended.bad()];
+    let bad = of_stable.saturating_add(of_candidate);
+    if stable.arrivals == 0 || arrivals == 0 || bad == 0 {
+        return test;
+    }
+    let exposure = arrivals as f64 * tolerated.value();
+    let control = stable.arrivals as f64;
+    let factors = RATIOS.map(|ratio| {
+        let stable_event = ((exposure + control) / (exposure * ratio + control)).ln();
+        let candidate_event = ratio.ln() + stable_event;
+        scaled(of_candidate as f64 * candidate_event + of_stable as f64 * stable_event, bad)
+    });
+    test.with(factors, of_candidate > 0)
 }
 
+/// A factor that speaks for the candidate is not scaled up: how many events are bad is the outcome here, and a scale that
+/// depends on it could raise the expected value above 1.
+fn against_fixed(test: EProcess, flows: Tracks<Flow>, fixed: Option<Share>) -> EProcess {
+    let Tracks { stable, candidate } = flows;
+    let requests = candidate.arrivals.max(candidate.ended.requests());
+    let all = u128::from(stable.arrivals) + u128::from(candidate.arrivals);
+    let has_control = u128::from(stable.arrivals) * u128::from(LITTLE_CONTROL) >= all;
+    let Some(fixed) =
+        fixed.filter(|share| *share < Share::ALL && requests > 0 && (stable.arrivals == 0 || !has_control))
+    else {
+        return test;
+    };
+    // A stored share may be any.
+    let share = fixed.max(LEAST_FIXED).value();
+    let bad = candidate.ended.bad();
+    let good = requests.saturating_sub(bad);
+    let factors = RATIOS.map(|ratio| {
+        let worse = (share * ratio).min((1.0 + share) / 2.0);
+        let log = bad as f64 * (worse / share).ln() + good as f64 * ((1.0 - worse) / (1.0 - share)).ln();
+        log.min(scaled(log, bad))
+    });
+    test.with(factors, bad > 0)
+}
+
+#[cfg(test)]
+mod expected;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,14 @@
-//! What one interval gives: requests, bad ones and load of both tracks. It holds no rule but which numbers can be.
+//! What one interval gives: arrivals, ended requests, bad ones and Ready pods of both tracks. It holds no rule but which
+//! numbers can be.
 
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::{Invalid, not_negative};
+use crate::invalid::Invalid;
 
 /// The same of both versions.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tracks<T> {
+#[serde(default)]
+pub struct Tracks<T: Default> {
     pub stable: T,
     pub candidate: T,
 }
@@ -19,11 +21,15 @@ pub struct Counts {
     bad: u64,
 }
 
-/// Requests in hand over Ready pods of one track.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
-    thousandths: u64,
-    ready_pods: u32,
+/// The requests of one track in one interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Requests that began: those that ended, and the change of those in flight.
+    pub arrivals: u64,
+    /// Requests that ended, whenever they began.
+    pub ended: Counts,
+    /// Requests that run or wait at the end of the interval.
+    pub in_flight: u64,
 }
 
 /// One interval of one metric.
@@ -37,28 +43,17 @@ pub enum Interval {
     BucketMismatch,
 }
 
-/// The counts of one complete interval.
+/// One complete interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    pub counts: Tracks<Counts>,
-    pub loads: Tracks<Load>,
+    pub flows: Tracks<Flow>,
+    pub ready_pods: Tracks<u32>,
     /// Seconds from when the candidate's weight rose from 0 until this interval began.
     pub age_seconds: u64,
 }
 
 /// Every JSON reader and every `f64` holds integers up to this one exactly: 2^53.
 pub const MOST_REQUESTS: u64 = 1 << 53;
-
-/// Requests in hand of a track. No server has so many.
-const MOST_IN_HAND: u64 = 1_000_000_000;
-
-/// Latencies are compared while the loads of the tracks differ by at most this factor. Batches, and so latencies, grow
-/// with the load.
-pub const LOAD_FACTOR: u64 = 2;
-
-/// Loads below count as this one, in thousandths of a request per pod. A request that is alone shares no batch. Without
-/// the floor, 0 beside 1 request would be infinitely different, and little traffic would never be compared.
-pub const LEAST_LOAD: u64 = 1_000;
 
 impl Counts {
     /// `requests` at most [`MOST_REQUESTS`], `bad` at most `requests`.
@@ -89,12 +84,17 @@ impl Counts {
         }
     }
 
-    /// What was added since an earlier look; `None` if a count fell. Scrapes are not atomic, so a bad event may come a look
-    /// before its request. It counts as a request then.
-    pub(crate) fn since(self, earlier: Self) -> Option<Self> {
-        let requests = self.requests.checked_sub(earlier.requests)?;
-        let bad = self.bad.checked_sub(earlier.bad)?;
-        Some(Self { requests: requests.max(bad), bad })
+    /// What was added to an earlier look, whose requests are no more than these. Scrapes are not atomic, so a bad event may
+    /// come a look before its request. It counts as a request then.
+    pub(crate) fn added_to(self, earlier: Self) -> Self {
+        let requests = self.requests.saturating_sub(earlier.requests);
+        let bad = self.bad.saturating_sub(earlier.bad);
+        Self { requests: requests.max(bad), bad }
+    }
+
+    /// These requests, with the bad ones of an earlier look if those are more.
+    pub(crate) fn with_most_bad(self, earlier: Self) -> Self {
+        Self { bad: self.bad.max(earlier.bad.min(self.requests)), ..self }
     }
 }
 
@@ -105,40 +105,21 @@ impl Tracks<Counts> {
     }
 }
 
-impl Load {
-    /// `in_hand`: requests that wait or run in all Ready pods of the track; a mean over the interval, or one look.
-    pub fn new(in_hand: f64, ready_pods: u32) -> Result<Self, Invalid> {
-        let thousandths = (not_negative(in_hand)? * 1_000.0).round();
-        if thousandths > (MOST_IN_HAND * 1_000) as f64 {
-            return Err(Invalid::TooLarge { most: MOST_IN_HAND });
+impl Flow {
+    /// The flow of two pods.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = |one: u64, other: u64| one.saturating_add(other).min(MOST_REQUESTS);
+        Self {
+            arrivals: sum(self.arrivals, other.arrivals),
+            ended: self.ended.plus(other.ended),
+            in_flight: sum(self.in_flight, other.in_flight),
         }
-        // Within the range of the type, as just checked.
-        Ok(Self { thousandths: thousandths as u64, ready_pods })
     }
 }
 
-impl Tracks<Load> {
-    /// The loads per Ready pod are within [`LOAD_FACTOR`]. A track without Ready pods is like no other.
-    pub fn are_comparable(self) -> bool {
-        let Self { stable, candidate } = self;
-        if stable.ready_pods == 0 || candidate.ready_pods == 0 {
-            return false;
-        }
-        // In thousandths of a request, times the pods of both tracks, so that nothing is divided.
-        let stable_load = stable.floored() * u128::from(candidate.ready_pods);
-        let candidate_load = candidate.floored() * u128::from(stable.ready_pods);
-        let factor = u128::from(LOAD_FACTOR);
-        stable_load <= candidate_load * factor && candidate_load <= stable_load * factor
-    }
-}
-
-impl Load {
-    fn floored(self) -> u128 {
-        u128::from(self.thousandths).max(u128::from(LEAST_LOAD) * u128::from(self.ready_pods))
-    }
-}
-
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct Unchecked {
     requests: u64,
     bad: u64,

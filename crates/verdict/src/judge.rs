@@ -13,12 +13,17 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    counters::MISSING_AFTER,
-    evidence::{Evidence, Latest},
-    interval::{Counts, Tracks},
-    metric::{Alpha, Kind, Metric, Mode},
-    share::{Share, requests_needed, upper_bound},
+    bucket::Bound,
+    evidence::Evidence,
+    interval::{Counts, Interval},
+    metric::{Alpha, Metric, Mode},
+    share::Share,
+    stored::lenient,
 };
+
+mod rules;
+
+pub use rules::fixed_share;
 
 /// Everything that a verdict depends on. A status that holds it can be judged again.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -47,23 +52,37 @@ pub struct Step {
 #[serde(rename_all = "camelCase")]
 pub struct Judged {
     pub metric: Metric,
+    #[serde(default, deserialize_with = "lenient")]
     pub evidence: Evidence,
-    /// Counts of the stable version in earlier steps, which join those of this step as the control of a pass. At weight 100
-    /// the stable version has no requests, so that there is no other control. Aborts leave them out: clients hang up at
-    /// their own times.
-    #[serde(default)]
-    pub earlier: Counts,
+    /// The bound of a latency, with which the evidence was counted.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub earlier: Earlier,
 }
 
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Counts of the stable version in earlier steps, which join those of this step as the control of a pass. At weight 100 the
+/// stable version has no requests, so that there is no other control. Aborts leave them out: callers hang up at their own
+/// times. Counts of another bound are left out too.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Earlier {
+    #[serde(deserialize_with = "lenient")]
+    pub counts: Counts,
+    #[serde(deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub bound: Option<Bound>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verdict {
     Pass,
     Fail,
+    #[default]
     Inconclusive,
 }
 
 /// Why. Of several reasons of one verdict, the first in this order is that of the step.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// Fail: E is large enough.
     Alarm,
@@ -71,71 +90,103 @@ pub enum Reason {
     MetricsMissing,
     /// The tracks share no bound that makes a request slow.
     BucketMismatch,
+    /// So many requests of the candidate have not ended that the verdict could be another one. At weight 100 the stable
+    /// version shows no normal number of them. Then answers of a minute need many ended requests; `missing` has the number.
+    InFlight,
     /// Three intervals in a row had loads that cannot be compared, and requests are missing for it.
     LoadMismatch,
     /// The candidate's share is not below what is allowed. More requests help only if it falls.
     ShareTooHigh,
-    /// There is neither a limit nor a stable version with enough requests.
+    /// There is neither a limit nor a stable version with requests, now or earlier.
     NoControl,
     /// All intervals so far were dropped.
     WarmingUp,
-    /// For [`Step::min_requests`], or for the bound.
+    /// For [`Step::min_requests`] of one of the tracks, or for the bound.
     TooFewRequests,
     /// Only time is missing.
     TooEarly,
     /// There is no enforced metric that could be judged.
+    #[default]
     NothingJudged,
     Passing,
 }
 
 /// The verdict of a step.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Judgement {
+    #[serde(default, deserialize_with = "lenient")]
     pub verdict: Verdict,
+    #[serde(default, deserialize_with = "lenient")]
     pub reason: Reason,
     /// What a pass still needs; absent if waiting is not known to help.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub missing: Option<Missing>,
     /// In the order of the inputs.
+    #[serde(default, deserialize_with = "lenient")]
     pub metrics: Vec<MetricResult>,
 }
 
 /// What a pass needs at the present share and rate.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Missing {
     /// Of the candidate.
+    #[serde(default, deserialize_with = "lenient")]
     pub requests: u64,
+    /// Of the stable version, to be a control.
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "is_none")]
+    pub stable_requests: u64,
     /// At the mean rate of the step; absent if it had no requests yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u64>,
 }
 
-/// The verdict of one metric, with the numbers that decided. Comparing them gives the same verdict.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+fn is_none(requests: &u64) -> bool {
+    *requests == 0
+}
+
+/// The verdict of one metric, with the numbers that decided. They do not hold the guards of an alarm and of a pass; the
+/// reason names these.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricResult {
+    #[serde(default, deserialize_with = "lenient")]
     pub name: String,
+    #[serde(default, deserialize_with = "lenient")]
     pub mode: Mode,
     /// Absent if the metric cannot be judged in this step: aborts without a control.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
+    #[serde(default, deserialize_with = "lenient")]
     pub reason: Reason,
-    /// Of this step; absent without requests.
-    pub shares: Tracks<Option<Share>>,
-    /// E in thousandths; see [`Evidence::evidence`].
-    pub evidence: u64,
+    /// Of this step.
+    #[serde(default, deserialize_with = "lenient")]
+    pub shares: Shares,
+    /// E in thousandths; see [`Evidence::e_value`].
+    #[serde(default, deserialize_with = "lenient")]
+    pub e_value: u64,
     /// E of an alarm in thousandths.
-    pub evidence_needed: u64,
+    #[serde(default, deserialize_with = "lenient")]
+    pub e_value_needed: u64,
     /// The upper bound of the candidate's share; absent without requests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub upper_bound: Option<Share>,
     /// The highest upper bound that passes; absent without limit and control.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Share>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub missing: Option<Missing>,
+}
+
+/// The bad shares of both versions; a version without requests has none.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Shares {
+    #[serde(deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub stable: Option<Share>,
+    #[serde(deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Share>,
 }
 
 /// Of the stable version's share, in percent: what no caller notices.
@@ -144,12 +195,37 @@ pub const RELATIVE_MARGIN: u32 = 125;
 /// Added to it: with a share of 0, any bound would be too high.
 pub const ABSOLUTE_MARGIN: Share = Share::tenths_of_percent(5);
 
+impl Judged {
+    /// Of a new step. `min_requests`: of [`Step::min_requests`].
+    pub fn begin(metric: Metric, bound: Option<Bound>, earlier: Earlier, min_requests: u32) -> Self {
+        let evidence = Evidence::begin(fixed_share(&metric, bound, earlier, min_requests));
+        Self { metric, evidence, bound, earlier }
+    }
+
+    /// With one more interval. The bad requests of a complete one were counted with `bound`. Counts of different bounds
+    /// cannot be added up, so another bound begins the evidence anew. The fixed share stays if the metric has a limit, and ends otherwise.
+    #[must_use]
+    pub fn observe(self, interval: &Interval, bound: Option<Bound>) -> Self {
+        let is_same = match interval {
+            Interval::Complete(_) => bound == self.bound,
+            Interval::Incomplete | Interval::BucketMismatch => true,
+        };
+        let kept = if is_same { self } else { self.of_bound(bound) };
+        Self { evidence: kept.evidence.observe(interval, &kept.metric), ..kept }
+    }
+
+    fn of_bound(self, bound: Option<Bound>) -> Self {
+        let fixed = self.evidence.fixed.and(fixed_share(&self.metric, bound, Earlier::default(), 1));
+        Self { evidence: Evidence::begin(fixed), bound, ..self }
+    }
+}
+
 /// The verdict of a step. Equal inputs have equal verdicts.
 pub fn judge(inputs: &Inputs) -> Judgement {
     let Inputs { step, metrics } = inputs;
     let enforced = metrics.iter().filter(|judged| judged.metric.mode == Mode::Enforce).count();
-    let needed = step.alpha.evidence_needed(enforced);
-    let metrics: Vec<MetricResult> = metrics.iter().map(|judged| result(judged, step, needed)).collect();
+    let metrics: Vec<MetricResult> =
+        metrics.iter().map(|judged| rules::result(judged, step, enforced)).collect();
     let (verdict, reason) = overall(&metrics, step);
     let missing = match verdict {
         Verdict::Pass | Verdict::Fail => None,
@@ -181,115 +257,17 @@ fn missing(metrics: &[MetricResult], step: &Step) -> Option<Missing> {
     if passing == 0 && waiting.peek().is_none() {
         return None;
     }
-    let none = Missing { requests: 0, seconds: Some(time) };
+    let none = Missing { requests: 0, stable_requests: 0, seconds: Some(time) };
     waiting.try_fold(none, |sum, missing| {
-        let Missing { requests, seconds } = missing?;
+        let Missing { requests, stable_requests, seconds } = missing?;
         let seconds = sum.seconds.zip(seconds).map(|(before, seconds)| before.max(seconds));
-        Some(Missing { requests: sum.requests.max(requests), seconds })
+        let requests = sum.requests.max(requests);
+        Some(Missing { requests, stable_requests: sum.stable_requests.max(stable_requests), seconds })
     })
 }
 
 fn enforced(metrics: &[MetricResult], verdict: Verdict) -> impl Iterator<Item = &MetricResult> {
     metrics.iter().filter(move |metric| metric.mode == Mode::Enforce && metric.verdict == Some(verdict))
-}
-
-fn result(judged: &Judged, step: &Step, evidence_needed: u64) -> MetricResult {
-    let Judged { metric, evidence, earlier: _ } = judged;
-    let Tracks { stable, candidate } = evidence.totals;
-    let allowed = allowed(judged, step);
-    let upper_bound = upper_bound(candidate);
-    let (verdict, reason, missing) = if evidence.is_alarm(evidence_needed) {
-        (Some(Verdict::Fail), Reason::Alarm, None)
-    } else if let Some(reason) = hindrance(evidence) {
-        (Some(Verdict::Inconclusive), reason, None)
-    } else {
-        match (allowed, metric.kind) {
-            (None, Kind::Abort) => (None, Reason::NoControl, None),
-            (None, Kind::Failure | Kind::Latency) => (Some(Verdict::Inconclusive), Reason::NoControl, None),
-            (Some(allowed), _) => by_bound(evidence, upper_bound, allowed, step),
-        }
-    };
-    MetricResult {
-        name: metric.name.clone(),
-        mode: metric.mode,
-        verdict,
-        reason,
-        shares: Tracks { stable: Share::of(stable), candidate: Share::of(candidate) },
-        evidence: evidence.evidence(),
-        evidence_needed,
-        upper_bound,
-        allowed,
-        missing,
-    }
-}
-
-/// Why the newest intervals forbid a pass.
-fn hindrance(evidence: &Evidence) -> Option<Reason> {
-    match evidence.latest {
-        Latest::Incomplete if evidence.in_a_row >= MISSING_AFTER => Some(Reason::MetricsMissing),
-        Latest::BucketMismatch => Some(Reason::BucketMismatch),
-        Latest::WarmingUp if evidence.totals.candidate.requests() == 0 => Some(Reason::WarmingUp),
-        Latest::Nothing | Latest::Counted | Latest::WarmingUp | Latest::LoadMismatch | Latest::Incomplete => {
-            None
-        }
-    }
-}
-
-/// The highest upper bound that passes.
-///
-/// A stable version with few requests is no control: one bad request of three would allow 42 %. So it needs as many as the
-/// candidate needs.
-fn allowed(judged: &Judged, step: &Step) -> Option<Share> {
-    let Judged { metric, evidence, earlier } = judged;
-    let stable = match metric.kind {
-        Kind::Failure | Kind::Latency => evidence.totals.stable.plus(*earlier),
-        Kind::Abort => evidence.totals.stable,
-    };
-    let is_control = stable.requests() >= u64::from(step.min_requests.max(1));
-    let control = Share::of(stable).filter(|_| is_control);
-    let by_control = control.map(|share| share.scaled(RELATIVE_MARGIN, ABSOLUTE_MARGIN));
-    match metric.kind {
-        Kind::Failure | Kind::Latency => by_control.max(metric.limit),
-        Kind::Abort => by_control.map(|share| metric.limit.map_or(share, |limit| share.max(limit))),
-    }
-}
-
-fn by_bound(
-    evidence: &Evidence,
-    upper_bound: Option<Share>,
-    allowed: Share,
-    step: &Step,
-) -> (Option<Verdict>, Reason, Option<Missing>) {
-    let candidate = evidence.totals.candidate;
-    let least = u64::from(step.min_requests);
-    if candidate.requests() >= least && upper_bound.is_some_and(|bound| bound <= allowed) {
-        return (Some(Verdict::Pass), Reason::Passing, None);
-    }
-    let inconclusive = Some(Verdict::Inconclusive);
-    if evidence.latest == Latest::LoadMismatch && evidence.in_a_row >= MISSING_AFTER {
-        return (inconclusive, Reason::LoadMismatch, None);
-    }
-    let needed = match requests_needed(candidate, allowed) {
-        Some(needed) => needed.max(least),
-        // Of so few requests, the share says little.
-        None if candidate.requests() < least => least,
-        None => return (inconclusive, Reason::ShareTooHigh, None),
-    };
-    let requests = needed.saturating_sub(candidate.requests()).max(1);
-    let missing = Missing { requests, seconds: seconds_until(requests, evidence, step) };
-    (inconclusive, Reason::TooFewRequests, Some(missing))
-}
-
-/// Until so many more requests of the candidate are counted, if they go on as in all intervals since the warm-up.
-fn seconds_until(requests: u64, evidence: &Evidence, step: &Step) -> Option<u64> {
-    let intervals = u64::from(evidence.counted) + u64::from(evidence.skipped);
-    let seconds = u128::from(intervals) * u128::from(step.interval_seconds);
-    let counted = u128::from(evidence.totals.candidate.requests());
-    if counted == 0 {
-        return None;
-    }
-    let needed = (u128::from(requests).saturating_mul(seconds)).div_ceil(counted);
-    Some(u64::try_from(needed).unwrap_or(u64::MAX))
 }
 
 impl Verdict {
@@ -310,6 +288,7 @@ impl Reason {
             Self::Alarm => "Alarm",
             Self::MetricsMissing => "MetricsMissing",
             Self::BucketMismatch => "BucketMismatch",
+            Self::InFlight => "InFlight",
             Self::LoadMismatch => "LoadMismatch",
             Self::ShareTooHigh => "ShareTooHigh",
             Self::NoControl => "NoControl",

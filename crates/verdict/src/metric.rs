@@ -19,9 +19,9 @@ pub struct Metric {
     /// A bad share that is accepted whatever the stable version does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Share>,
-    /// Intervals that begin earlier after the weight rose from 0 are dropped: the prefix cache is cold, graphs are
-    /// captured. See [`WARMUP_SECONDS`].
-    pub warmup_seconds: u32,
+    /// Intervals that begin earlier after the weight rose from 0 are dropped. Absent: [`Kind::warmup_seconds`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_seconds: Option<u32>,
 }
 
 /// What a bad event is, which decides the guards.
@@ -38,11 +38,12 @@ pub enum Kind {
 }
 
 /// Whether a metric takes part in the verdict.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub enum Mode {
     Enforce,
-    /// It is shown and decides nothing.
+    /// It is shown and decides nothing. So is a stored mode that cannot be read.
+    #[default]
     Observe,
 }
 
@@ -57,7 +58,13 @@ pub struct Ratio(u32);
 pub struct Alpha(u32);
 
 /// Graph capture and a first filling of the prefix cache take about a minute; twice that.
-pub const WARMUP_SECONDS: u32 = 120;
+const LATENCY_WARMUP: u32 = 120;
+
+impl Metric {
+    pub fn warmup_seconds(&self) -> u32 {
+        self.warmup_seconds.unwrap_or(self.kind.warmup_seconds())
+    }
+}
 
 impl Kind {
     /// An error is never better than none. Latencies of equal versions differ by a quarter when their caches do.
@@ -65,6 +72,14 @@ impl Kind {
         match self {
             Self::Failure | Self::Abort => Ratio::ONE,
             Self::Latency => Ratio(1_250),
+        }
+    }
+
+    /// A cold version may answer slowly. It may not fail, and its failures are not to be missed.
+    pub fn warmup_seconds(self) -> u32 {
+        match self {
+            Self::Failure | Self::Abort => 0,
+            Self::Latency => LATENCY_WARMUP,
         }
     }
 }
@@ -89,14 +104,18 @@ impl Alpha {
         parts(alpha, MILLION, 100..=100_000).map(Self)
     }
 
-    /// The evidence E of an alarm in thousandths: `enforced` over alpha, rounded up.
+    /// The E of an alarm in thousandths: `enforced` times `tests` over alpha, rounded up.
     ///
-    /// Each metric can give a false alarm. With alpha for each of `k` metrics, up to `k` times alpha of the steps have one.
-    /// This union bound holds also for metrics that depend on each other. So each enforced metric gets its part of alpha.
-    /// At 0.01 an alarm needs evidence of 100 with one metric, and of 800 with eight.
-    pub fn evidence_needed(self, enforced: usize) -> u64 {
-        let enforced = u64::try_from(enforced).unwrap_or(u64::MAX).max(1);
-        enforced.saturating_mul(1_000 * u64::from(MILLION)).div_ceil(u64::from(self.0))
+    /// Each test of each metric can give a false alarm. With alpha for each of `k` tests, up to `k` times alpha of the steps
+    /// have one. This union bound holds also for tests that depend on each other. So each enforced metric gets its part of
+    /// alpha, and splits it over its tests ([`crate::evidence::Evidence::tests`]). At 0.01 an alarm needs an E of 100 with one
+    /// metric and one test, and of 1600 with eight metrics and two tests each.
+    ///
+    /// Alpha is that of one step. A rollout of 16 steps at 0.01 has a false alarm with a chance of up to 15 %.
+    pub fn evidence_needed(self, enforced: usize, tests: usize) -> u64 {
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX).max(1);
+        let parts = count(enforced).saturating_mul(count(tests));
+        parts.saturating_mul(1_000 * u64::from(MILLION)).div_ceil(u64::from(self.0))
     }
 }
 
@@ -136,7 +155,8 @@ mod tests {
 
     #[test]
     fn the_evidence_of_an_alarm_is_one_over_alpha_for_each_enforced_metric() {
-        let needed = |alpha: f64, enforced| Alpha::new(alpha).unwrap().evidence_needed(enforced);
+        let needed = |alpha: f64, enforced| Alpha::new(alpha).unwrap().evidence_needed(enforced, 1);
+        assert_eq!(Alpha::ONE_PERCENT.evidence_needed(8, 2), 1_600_000);
         assert_eq!(needed(0.01, 1), 100_000);
         assert_eq!(needed(0.01, 8), 800_000);
         assert_eq!(needed(0.03, 1), 33_334, "rounded up");
@@ -154,6 +174,12 @@ mod tests {
         }
         assert!(serde_json::from_str::<Ratio>("999").is_err());
         assert!(serde_json::from_str::<Alpha>("100001").is_err());
+    }
+
+    #[test]
+    fn only_latencies_warm_up_by_default() {
+        let seconds = [Kind::Failure, Kind::Abort, Kind::Latency].map(Kind::warmup_seconds);
+        assert_eq!(seconds, [0, 0, 120]);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub fn upper_bound(counts: Counts) -> Option<Share> {
 /// The bound u of n requests with the share p solves (u − p)² = z² u (1 − u) / n.
 pub fn requests_needed(counts: Counts, allowed: Share) -> Option<u64> {
     let share = if counts.requests() == 0 { 0.0 } else { counts.bad() as f64 / counts.requests() as f64 };
-    let bound = f64::from(allowed.0) / f64::from(MILLION);
+    let bound = allowed.value();
     if allowed == Share::ALL {
         return Some(1);
     }
@@ -88,6 +88,11 @@ impl Share {
 
     pub fn millionths(self) -> u32 {
         self.0
+    }
+
+    /// From 0 to 1.
+    pub(crate) fn value(self) -> f64 {
+        f64::from(self.0) / f64::from(MILLION)
     }
 
     /// `percent` of it plus another share; at most all.

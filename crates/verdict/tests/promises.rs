@@ -5,10 +5,11 @@
 use proptest::prelude::*;
 use verdict::{
     bucket::{self, Bucket},
-    counters::{Counters, Scrape, Track},
+    counters::{Counters, Numbers, Scrape, Track},
+    e_process::EProcess,
     evidence::Evidence,
-    interval::{Counts, Interval, Load, MOST_REQUESTS, Sample, Tracks},
-    judge::{Inputs, Judged, Judgement, Step, Verdict, judge},
+    interval::{Counts, Flow, Interval, MOST_REQUESTS, Sample, Tracks},
+    judge::{Earlier, Inputs, Judged, Judgement, Step, Verdict, judge},
     metric::{Alpha, Kind, Metric, Mode, Ratio},
     share::{Share, requests_needed, upper_bound},
 };
@@ -23,19 +24,24 @@ fn counts() -> impl Strategy<Value = Counts> {
     })
 }
 
-fn load() -> impl Strategy<Value = Load> {
-    (0.0_f64..50.0, 0_u32..4).prop_map(|(in_hand, ready)| Load::new(in_hand, ready).unwrap())
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0_u64..400, 1 => Just(0), 1 => any::<u64>()]
 }
 
-fn tracks<T: Clone + std::fmt::Debug>(
+fn flow() -> impl Strategy<Value = Flow> {
+    (number(), counts(), prop_oneof![1 => Just(0), 2 => number()])
+        .prop_map(|(arrivals, ended, in_flight)| Flow { arrivals, ended, in_flight })
+}
+
+fn tracks<T: Clone + Default + std::fmt::Debug>(
     of: impl Strategy<Value = T> + Clone,
 ) -> impl Strategy<Value = Tracks<T>> {
     (of.clone(), of).prop_map(|(stable, candidate)| Tracks { stable, candidate })
 }
 
 fn interval() -> impl Strategy<Value = Interval> {
-    let sample = (tracks(counts().boxed()), tracks(load().boxed()), 0_u64..1_000)
-        .prop_map(|(counts, loads, age_seconds)| Sample { counts, loads, age_seconds });
+    let sample = (tracks(flow().boxed()), tracks((0_u32..4).boxed()), 0_u64..1_000)
+        .prop_map(|(flows, ready_pods, age_seconds)| Sample { flows, ready_pods, age_seconds });
     prop_oneof![
         8 => sample.prop_map(Interval::Complete),
         1 => Just(Interval::Incomplete),
@@ -47,7 +53,7 @@ fn metric() -> impl Strategy<Value = Metric> {
     let kind = prop::sample::select(vec![Kind::Failure, Kind::Abort, Kind::Latency]);
     let mode = prop::sample::select(vec![Mode::Enforce, Mode::Enforce, Mode::Observe]);
     let limit = prop::option::of(0_u32..=1_000_000);
-    (kind, mode, 1_000_u32..=10_000, limit, 0_u32..300).prop_map(
+    (kind, mode, 1_000_u32..=10_000, limit, prop::option::of(0_u32..300)).prop_map(
         |(kind, mode, tolerated, limit, warmup_seconds)| Metric {
             name: "metric".to_owned(),
             kind,
@@ -70,44 +76,79 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
-fn inputs(metrics: &[Metric], evidence: &[Evidence], step: Step, earlier: Counts) -> Inputs {
-    let judged = |(metric, evidence): (&Metric, &Evidence)| Judged {
-        metric: metric.clone(),
-        evidence: *evidence,
-        earlier,
-    };
-    Inputs { step, metrics: metrics.iter().zip(evidence).map(judged).collect() }
+fn begin(metrics: &[Metric], step: Step, earlier: Counts) -> Inputs {
+    let earlier = Earlier { counts: earlier, bound: None };
+    let begin = |metric: &Metric| Judged::begin(metric.clone(), None, earlier, step.min_requests);
+    Inputs { step, metrics: metrics.iter().map(begin).collect() }
 }
 
 fn through_json<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
     serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
 }
 
-/// The verdict that the numbers of the results give, by comparing them.
-fn by_hand(judgement: &Judgement, inputs: &Inputs) -> Verdict {
-    let enforced =
-        judgement.metrics.iter().zip(&inputs.metrics).filter(|(result, _)| result.mode == Mode::Enforce);
-    let (mut passes, mut fails, mut waits) = (0, 0, 0);
-    for (result, judged) in enforced {
-        let is_allowed =
-            result.upper_bound.zip(result.allowed).is_some_and(|(bound, allowed)| bound <= allowed);
-        let requests = judged.evidence.totals.candidate.requests();
-        if result.evidence >= result.evidence_needed && judged.evidence.alarming >= 2 {
-            fails += 1;
-        } else if result.verdict.is_none() {
-            assert_eq!((judged.metric.kind, result.allowed), (Kind::Abort, None));
-        } else if result.verdict == Some(Verdict::Pass) {
-            assert!(is_allowed && requests >= u64::from(inputs.step.min_requests));
-            passes += 1;
-        } else {
-            waits += 1;
-        }
+/// The verdict of one metric from the inputs alone, written once more and without the verdicts of the results. `None`: it is
+/// not judged.
+fn verdict_by_hand(judged: &Judged, step: &Step, enforced: usize) -> Option<Verdict> {
+    let Judged { metric, evidence, earlier, .. } = judged;
+    let Tracks { stable, candidate } = evidence.totals;
+    let is_abort = metric.kind == Kind::Abort;
+    let tests = if evidence.fixed.is_some() { 2 } else { 1 };
+    let needed =
+        (enforced.max(1) * tests * 1_000_000_000_u64 as usize).div_ceil(u32::from(step.alpha) as usize);
+    let found = |test: &EProcess| test.alarming >= 2 && test.e_value() >= needed as u64;
+    let above = |counts: Counts| match metric.limit {
+        None => true,
+        Some(limit) => Share::of(counts).is_some_and(|share| share > limit),
+    };
+    if (found(&evidence.against_stable) || tests == 2 && found(&evidence.against_fixed))
+        && (above(candidate) || above(evidence.recent))
+    {
+        return Some(Verdict::Fail);
     }
+    let latest = format!("{:?}", evidence.latest);
+    if latest == "Incomplete" && evidence.in_a_row >= 3
+        || latest == "BucketMismatch"
+        || latest == "WarmingUp" && candidate.requests() == 0
+    {
+        return Some(Verdict::Inconclusive);
+    }
+    if is_abort && stable.requests() == 0 && evidence.arrivals.stable == 0 {
+        return None;
+    }
+    let control = if is_abort { stable } else { stable.plus(earlier.counts) };
+    let by_control = (control.requests() >= u64::from(step.min_requests.max(1))).then(|| {
+        let share = Share::of(control).unwrap().millionths();
+        (u64::from(share) * 5 / 4 + 5_000).min(1_000_000)
+    });
+    let limit = metric.limit.map(|limit| u64::from(limit.millionths()));
+    let is_without = by_control.is_none() && (is_abort || limit.is_none());
+    let allowed = by_control.unwrap_or_default().max(limit.unwrap_or_default());
+    let bound = upper_bound(candidate).map(|bound| u64::from(bound.millionths()));
+    let in_flight = u128::from(evidence.in_flight.candidate);
+    let hangs = in_flight * 1_000_000 > u128::from(allowed) * u128::from(candidate.requests())
+        && (evidence.arrivals.stable == 0
+            || in_flight * u128::from(evidence.arrivals.stable)
+                > 2 * u128::from(evidence.in_flight.stable) * u128::from(evidence.arrivals.candidate));
+    let passes = candidate.requests() >= u64::from(step.min_requests)
+        && bound.is_some_and(|bound| bound <= allowed)
+        && !is_without
+        && !hangs;
+    Some(if passes { Verdict::Pass } else { Verdict::Inconclusive })
+}
+
+fn by_hand(inputs: &Inputs) -> Verdict {
+    let is_enforced = |judged: &&Judged| judged.metric.mode == Mode::Enforce;
+    let enforced = inputs.metrics.iter().filter(is_enforced).count();
+    let verdicts: Vec<Verdict> = (inputs.metrics.iter().filter(is_enforced))
+        .filter_map(|judged| verdict_by_hand(judged, &inputs.step, enforced))
+        .collect();
     let is_old = inputs.step.seconds >= u64::from(inputs.step.min_seconds);
-    match (fails, waits, passes) {
-        (1.., ..) => Verdict::Fail,
-        (0, 0, 1..) if is_old => Verdict::Pass,
-        _ => Verdict::Inconclusive,
+    if verdicts.contains(&Verdict::Fail) {
+        Verdict::Fail
+    } else if verdicts.contains(&Verdict::Inconclusive) || verdicts.is_empty() || !is_old {
+        Verdict::Inconclusive
+    } else {
+        Verdict::Pass
     }
 }
 
@@ -121,30 +162,31 @@ proptest! {
         step in step(),
         earlier in counts(),
     ) {
-        let mut kept = vec![Evidence::default(); metrics.len()];
+        let mut kept = begin(&metrics, step, earlier);
         let mut stored = kept.clone();
         for interval in &intervals {
-            for (metric, (kept, stored)) in metrics.iter().zip(kept.iter_mut().zip(&mut stored)) {
-                let before = kept.totals;
-                *kept = kept.observe(interval, metric);
-                *stored = through_json(&stored.observe(interval, &through_json(metric)));
+            for (kept, stored) in kept.metrics.iter_mut().zip(&mut stored.metrics) {
+                let before = kept.evidence.totals;
+                *kept = kept.clone().observe(interval, None);
+                *stored = through_json(&through_json(stored).observe(interval, None));
                 // Totals never fall.
+                let evidence = &kept.evidence;
                 for (before, after) in [
-                    (before.stable, kept.totals.stable),
-                    (before.candidate, kept.totals.candidate),
+                    (before.stable, evidence.totals.stable),
+                    (before.candidate, evidence.totals.candidate),
                 ] {
                     prop_assert!(before.requests() <= after.requests() && before.bad() <= after.bad());
                     prop_assert!(after.bad() <= after.requests());
                 }
-                prop_assert!(kept.evidence() <= 1_000_000_000_000);
-                prop_assert!(kept.alarming <= kept.counted);
+                prop_assert!(evidence.e_value() <= 1_000_000_000_000);
+                prop_assert!(evidence.against_stable.alarming <= evidence.against_stable.intervals);
+                prop_assert!(evidence.against_stable.intervals <= evidence.counted);
             }
             prop_assert_eq!(&kept, &stored);
-            let inputs = inputs(&metrics, &kept, step, earlier);
-            let judgement = judge(&inputs);
-            prop_assert_eq!(&judge(&through_json(&inputs)), &judgement, "judged again from the status");
+            let judgement: Judgement = judge(&kept);
+            prop_assert_eq!(&judge(&through_json(&kept)), &judgement, "judged again from the status");
             prop_assert_eq!(&through_json(&judgement), &judgement);
-            prop_assert_eq!(by_hand(&judgement, &inputs), judgement.verdict);
+            prop_assert_eq!(by_hand(&kept), judgement.verdict);
             prop_assert_eq!(judgement.missing.is_some() && judgement.verdict != Verdict::Inconclusive, false);
         }
     }
@@ -152,18 +194,28 @@ proptest! {
     /// The evidence of a status that was edited is judged, whatever it says.
     #[test]
     fn no_status_panics(
-        log_ratios in any::<[i64; 5]>(),
-        numbers in any::<[u32; 4]>(),
+        sums in any::<[[i64; 5]; 2]>(),
+        numbers in any::<[u32; 7]>(),
         totals in tracks(counts().boxed()),
+        arrivals in tracks(any::<u64>().boxed()),
+        fixed in prop::option::of(0_u32..=1_000_000),
         next in interval(),
         metric in metric(),
         step in step(),
     ) {
-        let [counted, skipped, alarming, in_a_row] = numbers;
-        let latest = Evidence::default().observe(&next, &metric).latest;
-        let evidence = Evidence { totals, counted, skipped, alarming, log_ratios, latest, in_a_row };
-        let next = evidence.observe(&next, &metric);
-        let judgement = judge(&inputs(&[metric], &[next], step, totals.stable));
+        let [counted, skipped, in_a_row, intervals, alarming, load_intervals, without_stable] = numbers;
+        let [against_stable, against_fixed] = sums.map(|log_sums| EProcess { log_sums, intervals, alarming });
+        let mut evidence = Evidence::default().observe(&next, &metric);
+        evidence = Evidence {
+            totals, arrivals, in_flight: arrivals, counted, skipped, in_a_row, against_stable, against_fixed,
+            fixed: fixed.map(|share| Share::from_millionths(share).unwrap()),
+            ..evidence
+        };
+        evidence.loads.per_pod = arrivals;
+        (evidence.loads.intervals, evidence.loads.without_stable) = (load_intervals, without_stable);
+        let earlier = Earlier { counts: totals.stable, bound: None };
+        let judged = Judged { metric, evidence, bound: None, earlier }.observe(&next, None);
+        let judgement = judge(&Inputs { step, metrics: vec![judged] });
         prop_assert_eq!(judgement.metrics.len(), 1);
     }
 
@@ -219,12 +271,15 @@ proptest! {
                 pod: format!("pod-{pod}"),
                 track: if pod == 0 { Track::Candidate } else { Track::Stable },
                 started: 10,
-                counts: (!is_gap || pod != 1).then(|| Counts::new(*requests, *bad).unwrap()),
+                numbers: (!is_gap || pod != 1)
+                    .then(|| Numbers { ended: Counts::new(*requests, *bad).unwrap(), in_flight: 0 }),
             }).collect();
-            match counters.advance(&scrapes, 0) {
+            match counters.advance(&scrapes, 0, None) {
                 Ok(tracks) => {
-                    added.0 += tracks.stable.requests() + tracks.candidate.requests();
-                    added.1 += tracks.stable.bad() + tracks.candidate.bad();
+                    for flow in [tracks.stable, tracks.candidate] {
+                        added.0 += flow.ended.requests();
+                        added.1 += flow.ended.bad();
+                    }
                     counted = at.iter().fold((0, 0), |sum, pod| (sum.0 + pod.0, sum.1 + pod.1));
                 }
                 Err(_) => prop_assert!(is_gap),

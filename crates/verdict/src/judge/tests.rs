@@ -1,7 +1,9 @@
 use super::*;
 use crate::{
-    interval::{Interval, Load, Sample},
-    metric::Ratio,
+    e_process::EProcess,
+    evidence::Latest,
+    interval::{Flow, Sample, Tracks},
+    metric::{Kind, Ratio},
 };
 
 fn step() -> Step {
@@ -21,7 +23,7 @@ fn metric(kind: Kind, limit: Option<f64>) -> Metric {
         mode: Mode::Enforce,
         tolerated: Ratio::ONE,
         limit: limit.map(|percent| Share::from_percent(percent).unwrap()),
-        warmup_seconds: 120,
+        warmup_seconds: Some(120),
     }
 }
 
@@ -32,9 +34,19 @@ fn counts(requests: u64, bad: u64) -> Counts {
 /// A metric with these totals and no evidence for or against.
 fn judged(kind: Kind, limit: Option<f64>, stable: (u64, u64), candidate: (u64, u64)) -> Judged {
     let totals = Tracks { stable: counts(stable.0, stable.1), candidate: counts(candidate.0, candidate.1) };
-    let evidence =
-        Evidence { totals, counted: 40, latest: Latest::Counted, in_a_row: 1, ..Evidence::default() };
-    Judged { metric: metric(kind, limit), evidence, earlier: Counts::default() }
+    let evidence = Evidence {
+        totals,
+        arrivals: Tracks { stable: stable.0, candidate: candidate.0 },
+        counted: 40,
+        latest: Latest::Counted,
+        in_a_row: 1,
+        ..Evidence::default()
+    };
+    Judged { metric: metric(kind, limit), evidence, bound: None, earlier: Earlier::default() }
+}
+
+fn earlier(requests: u64, bad: u64) -> Earlier {
+    Earlier { counts: counts(requests, bad), bound: None }
 }
 
 fn failures(stable: (u64, u64), candidate: (u64, u64)) -> Judged {
@@ -43,8 +55,9 @@ fn failures(stable: (u64, u64), candidate: (u64, u64)) -> Judged {
 
 fn alarmed() -> Judged {
     let calm = failures((9_000, 0), (1_000, 0));
-    let evidence = Evidence { alarming: 2, log_ratios: [7_000_000; 5], ..calm.evidence };
-    Judged { evidence, ..calm }
+    let against_stable = EProcess { alarming: 2, intervals: 1_000_000, log_sums: [7_000_000; 5] };
+    let totals = Tracks { candidate: counts(1_000, 20), ..calm.evidence.totals };
+    Judged { evidence: Evidence { against_stable, totals, ..calm.evidence }, ..calm }
 }
 
 fn interrupted(judged: &Judged, latest: Latest, in_a_row: u32) -> Judged {
@@ -89,7 +102,7 @@ fn the_bound_decides_and_not_the_share() {
     assert_eq!(result.upper_bound.unwrap().to_string(), "1.4801%");
     assert_eq!(result.allowed.unwrap().to_string(), "1%");
     // z² · 0.01 · 0.99 / (0.01 − 0.003333)² = 602.7; 300 took 600 s.
-    assert_eq!(judgement.missing, Some(Missing { requests: 303, seconds: Some(606) }));
+    assert_eq!(judgement.missing, Some(Missing { requests: 303, stable_requests: 0, seconds: Some(606) }));
 }
 
 #[test]
@@ -110,13 +123,13 @@ fn missing_requests_have_a_number_and_an_estimate() {
     let judgement = of(&[few.clone()]);
     assert_eq!((judgement.verdict, judgement.reason), inconclusive(Reason::TooFewRequests));
     let missing = judgement.missing.unwrap();
-    assert_eq!(missing, Missing { requests: 259, seconds: Some(2_559) });
+    assert_eq!(missing, Missing { requests: 259, stable_requests: 0, seconds: Some(2_559) });
     assert_eq!(missing.seconds.unwrap().div_ceil(60), 43, "need 300 requests, have 41, about 43 min");
     // Intervals that did not count take time too.
     few.evidence.skipped = 27;
     assert_eq!(of(&[few]).missing.unwrap().seconds, Some(5_117));
     let none = of(&[failures((369, 0), (0, 0))]).missing.unwrap();
-    assert_eq!(none, Missing { requests: 300, seconds: None }, "no rate is known");
+    assert_eq!(none, Missing { requests: 300, stable_requests: 0, seconds: None }, "no rate is known");
 }
 
 #[test]
@@ -135,10 +148,10 @@ fn an_alarm_fails() {
     let judgement = of(&[alarmed()]);
     assert_eq!((judgement.verdict, judgement.reason), (Verdict::Fail, Reason::Alarm));
     // e^7 = 1096.633.
-    assert_eq!((judgement.metrics[0].evidence, judgement.metrics[0].evidence_needed), (1_096_633, 100_000));
+    assert_eq!((judgement.metrics[0].e_value, judgement.metrics[0].e_value_needed), (1_096_633, 100_000));
     let mut in_one_interval = alarmed();
-    in_one_interval.evidence.alarming = 1;
-    assert_eq!(verdict(&[in_one_interval]), PASS);
+    in_one_interval.evidence.against_stable.alarming = 1;
+    assert_eq!(verdict(&[in_one_interval]), inconclusive(Reason::ShareTooHigh));
 }
 
 #[test]
@@ -154,10 +167,10 @@ fn one_failing_metric_fails_and_all_must_pass() {
 fn alpha_is_split_over_the_enforced_metrics() {
     // E is 150: an alarm alone, none beside another enforced metric.
     let mut weak = alarmed();
-    weak.evidence.log_ratios = [5_010_636; 5];
+    weak.evidence.against_stable.log_sums = [5_010_636; 5];
     let mut other = failures((2_700, 0), (300, 0));
     assert_eq!(verdict(&[weak.clone()]).0, Verdict::Fail);
-    assert_eq!(verdict(&[weak.clone(), other.clone()]), PASS);
+    assert_eq!(verdict(&[weak.clone(), other.clone()]), inconclusive(Reason::ShareTooHigh));
     other.metric.mode = Mode::Observe;
     assert_eq!(verdict(&[weak, other]).0, Verdict::Fail);
 }
@@ -180,7 +193,7 @@ fn a_young_step_waits() {
     inputs.step.seconds = 299;
     let judgement = judge(&inputs);
     assert_eq!((judgement.verdict, judgement.reason), inconclusive(Reason::TooEarly));
-    assert_eq!(judgement.missing, Some(Missing { requests: 0, seconds: Some(1) }));
+    assert_eq!(judgement.missing, Some(Missing { requests: 0, stable_requests: 0, seconds: Some(1) }));
     inputs.step.seconds = 300;
     assert_eq!(judge(&inputs).verdict, Verdict::Pass);
     // An alarm does not wait.
@@ -226,7 +239,7 @@ fn aborts_are_judged_with_a_control_of_the_same_step_only() {
     assert_eq!(verdict(&[with_control]), inconclusive(Reason::TooFewRequests));
     let good = failures((2_700, 0), (300, 0));
     let mut alone = judged(Kind::Abort, Some(5.0), (0, 0), (300, 200));
-    alone.earlier = counts(9_000, 90);
+    alone.earlier = earlier(9_000, 90);
     let judgement = of(&[alone.clone(), good]);
     assert_eq!((judgement.verdict, judgement.reason), PASS);
     assert_eq!((judgement.metrics[0].verdict, judgement.metrics[0].reason), (None, Reason::NoControl));
@@ -242,7 +255,7 @@ fn at_full_weight_the_limit_or_earlier_counts_are_the_control() {
     let without = || judged(Kind::Failure, None, (0, 0), (300, 0));
     assert_eq!(verdict(&[without()]), inconclusive(Reason::NoControl));
     assert_eq!(verdict(&[failures((0, 0), (300, 0))]), PASS);
-    let earlier = Judged { earlier: counts(9_000, 90), ..without() };
+    let earlier = Judged { earlier: earlier(9_000, 90), ..without() };
     // 1.25 · 1 % + 0.5 %.
     let judgement = of(&[earlier]);
     assert_eq!(judgement.metrics[0].allowed.unwrap().to_string(), "1.75%");
@@ -250,10 +263,93 @@ fn at_full_weight_the_limit_or_earlier_counts_are_the_control() {
 }
 
 #[test]
-fn a_stable_version_with_few_requests_is_no_control() {
-    // One of three bad would allow 42 %.
-    let few = judged(Kind::Failure, None, (3, 1), (300, 60));
-    assert_eq!(verdict(&[few]), inconclusive(Reason::NoControl));
+fn a_stable_version_with_few_requests_is_no_control_yet() {
+    // One of three bad would allow 42 %. 3 requests took 600 s.
+    for kind in [Kind::Failure, Kind::Latency, Kind::Abort] {
+        let judgement = of(&[judged(kind, None, (3, 1), (300, 60))]);
+        assert_eq!((judgement.verdict, judgement.reason), inconclusive(Reason::TooFewRequests), "{kind:?}");
+        let missing = Missing { requests: 0, stable_requests: 297, seconds: Some(59_400) };
+        assert_eq!(judgement.missing, Some(missing));
+    }
+}
+
+/// Of 10 % bad requests at most, with so many in flight.
+fn flying(ended: u64, stable: (u64, u64), candidate: (u64, u64)) -> Judged {
+    let mut judged = judged(Kind::Failure, Some(10.0), (0, 0), (ended, 0));
+    judged.evidence.arrivals = Tracks { stable: stable.0, candidate: candidate.0 };
+    judged.evidence.in_flight = Tracks { stable: stable.1, candidate: candidate.1 };
+    judged
+}
+
+#[test]
+fn requests_that_may_hang_forbid_a_pass() {
+    // A tenth of the ended ones is allowed to be bad.
+    assert_eq!(verdict(&[flying(300, (0, 0), (330, 30))]), PASS);
+    let judgement = of(&[flying(300, (0, 0), (331, 31))]);
+    assert_eq!((judgement.verdict, judgement.reason), inconclusive(Reason::InFlight));
+    assert_eq!(judgement.missing.unwrap().requests, 10);
+    // The stable version has 60 of 400 in flight, so 120 of 400 are as expected.
+    assert_eq!(verdict(&[flying(300, (400, 60), (400, 120))]), PASS);
+    assert_eq!(verdict(&[flying(300, (400, 60), (400, 121))]), inconclusive(Reason::InFlight));
+    let mut none_allowed = flying(u64::from(u32::MAX), (0, 0), (1, 1));
+    none_allowed.metric.limit = Some(Share::NONE);
+    assert_ne!(verdict(&[none_allowed]), PASS);
+}
+
+#[test]
+fn counts_of_another_bound_are_no_control_and_begin_anew() {
+    let [narrow, wide] = [100, 250].map(|millis| Bound::from_millis(millis).ok());
+    let earlier = Earlier { bound: narrow, ..earlier(9_000, 900) };
+    let metric = metric(Kind::Latency, None);
+    let latency = Judged::begin(metric.clone(), narrow, earlier, 300);
+    assert_eq!(latency.evidence.fixed.unwrap().to_string(), "13%", "1.25 · 10 % + 0.5 %");
+    assert_eq!(Judged::begin(metric, wide, earlier, 300).evidence.fixed, None);
+    let flow = |requests| Flow { arrivals: requests, ended: counts(requests, 0), in_flight: 0 };
+    let flows = Tracks { stable: flow(50), candidate: flow(50) };
+    let sample = Sample { flows, ready_pods: Tracks { stable: 1, candidate: 1 }, age_seconds: 1_000 };
+    let look = Interval::Complete(sample);
+    let counted = latency.observe(&look, narrow).observe(&Interval::Incomplete, None).observe(&look, narrow);
+    assert_eq!(counted.evidence.counted, 2);
+    let anew = counted.observe(&look, wide);
+    assert_eq!((anew.evidence.counted, anew.bound, anew.evidence.fixed), (1, wide, None));
+    assert_eq!(of(&[anew]).metrics[0].allowed, None);
+}
+
+#[test]
+fn a_broken_candidate_at_full_weight_fails() {
+    let metric = metric(Kind::Failure, None);
+    let mut judged = Judged::begin(metric, None, earlier(9_000, 90), 300);
+    let ended = counts(300, 290);
+    let candidate = Flow { arrivals: 300, ended, in_flight: 0 };
+    let flows = Tracks { candidate, ..Tracks::default() };
+    let sample = Sample { flows, ready_pods: Tracks { stable: 0, candidate: 1 }, age_seconds: 1_000 };
+    let looks = (1..10).find(|_| {
+        judged = judged.clone().observe(&Interval::Complete(sample), None);
+        verdict(&[judged.clone()]).0 == Verdict::Fail
+    });
+    assert_eq!(looks, Some(2));
+    assert_eq!(of(&[judged]).metrics[0].e_value_needed, 200_000, "alpha is split over both tests");
+}
+
+#[test]
+fn results_of_other_versions_and_damaged_results_can_be_read() {
+    let judgement = of(&[failures((0, 0), (0, 0)), alarmed()]);
+    let json = serde_json::to_string(&judgement).unwrap();
+    assert!(!json.contains("null"), "{json}");
+    let read = |json: &str| serde_json::from_str::<Judgement>(json).unwrap();
+    assert_eq!(read(&json), judgement);
+    let newer = json.replace(r#""Alarm""#, r#""Divination""#).replace(r#""shares""#, r#""more":1,"shares""#);
+    assert_eq!((read(&newer).verdict, read(&newer).reason), (Verdict::Fail, Reason::NothingJudged));
+    assert_eq!(read(r#"{"verdict":3,"metrics":{},"missing":"soon"}"#), Judgement::default());
+    assert_eq!(
+        read(r#"{"metrics":[{"shares":{"stable":null,"candidate":-1}}]}"#).metrics[0],
+        MetricResult::default()
+    );
+    let inputs = Inputs { step: step(), metrics: vec![alarmed()] };
+    let json = serde_json::to_string(&inputs).unwrap();
+    let damaged = json.replace(r#""evidence":{"#, r#""evidence":[],"was":{"#);
+    let read: Inputs = serde_json::from_str(&damaged).unwrap();
+    assert_eq!(read.metrics[0].evidence, Evidence::default());
 }
 
 #[test]
@@ -264,22 +360,24 @@ fn of_several_reasons_the_first_is_named() {
     assert_eq!((judgement.verdict, judgement.reason), inconclusive(Reason::MetricsMissing));
     assert_eq!(judgement.missing, None, "waiting is not known to help");
     let slower = failures((2_700, 0), (20, 0));
-    assert_eq!(of(&[few, slower]).missing, Some(Missing { requests: 290, seconds: Some(17_400) }));
+    assert_eq!(
+        of(&[few, slower]).missing,
+        Some(Missing { requests: 290, stable_requests: 0, seconds: Some(17_400) })
+    );
 }
 
 #[test]
 fn a_step_is_judged_again_from_its_status() {
-    let load = Load::new(1.0, 1).unwrap();
     let mut inputs = Inputs {
         step: step(),
         metrics: vec![failures((0, 0), (0, 0)), judged(Kind::Latency, None, (0, 0), (0, 0))],
     };
     for look in 0..40 {
-        let counts = Tracks { stable: counts(90, look % 2), candidate: counts(10, look % 7 / 6) };
-        let loads = Tracks { stable: load, candidate: load };
-        let interval = Interval::Complete(Sample { counts, loads, age_seconds: look * 15 });
+        let flow = |ended: Counts| Flow { arrivals: ended.requests(), ended, in_flight: 1 };
+        let flows = Tracks { stable: flow(counts(90, look % 2)), candidate: flow(counts(50, look % 7 / 6)) };
+        let sample = Sample { flows, ready_pods: Tracks { stable: 1, candidate: 1 }, age_seconds: look * 15 };
         for judged in &mut inputs.metrics {
-            judged.evidence = judged.evidence.observe(&interval, &judged.metric);
+            *judged = judged.clone().observe(&Interval::Complete(sample), None);
         }
         let status = serde_json::to_string(&(&inputs, judge(&inputs))).unwrap();
         let (read, judgement): (Inputs, Judgement) = serde_json::from_str(&status).unwrap();

@@ -8,29 +8,13 @@ fn percent(percent: f64) -> Share {
     Share::from_percent(percent).unwrap()
 }
 
-/// The least n for which a bound of n requests, none of them bad, is at most the percentage.
-fn least(most: Share, bound: impl Fn(u64) -> Option<Share>) -> u64 {
-    (1..10_000).find(|n| bound(*n).unwrap() <= most).unwrap()
-}
-
-/// The exact upper bound with no bad request: 0.05 is the chance of n good ones.
-fn exact(n: u64) -> Option<Share> {
-    Some(Share::rounded_up(1.0 - 0.05_f64.powf(1.0 / n as f64)))
-}
-
 #[test]
 fn no_bad_request_shows_at_most_a_percentage_from_so_many_requests_on() {
-    let wilson = |n| upper_bound(counts(n, 0));
-    let table = [(1.0, 299, 268), (0.5, 598, 539), (0.1, 2_995, 2_703)];
-    for (limit, by_exact, by_wilson) in table {
-        assert_eq!(least(percent(limit), exact), by_exact, "Clopper and Pearson: at most {limit} %");
-        assert_eq!(least(percent(limit), wilson), by_wilson, "Wilson: at most {limit} %");
+    for (limit, enough) in [(1.0, 268), (0.5, 539), (0.1, 2_703)] {
+        assert!(upper_bound(counts(enough, 0)) <= Some(percent(limit)), "{limit} %");
+        assert!(upper_bound(counts(enough - 1, 0)) > Some(percent(limit)), "{limit} %");
+        assert_eq!(requests_needed(counts(0, 0), percent(limit)), Some(enough));
     }
-    let rule_of_three = |n| Some(Share::rounded_up(3.0 / n as f64));
-    assert_eq!(least(percent(1.0), rule_of_three), 300);
-    // The confidence that Wilson's bound really has there.
-    let confidence = 1.0 - 0.99_f64.powi(268);
-    assert!((0.932..0.933).contains(&confidence), "{confidence}");
 }
 
 /// By hand: p = 0.02, n = 300, z² = 2.705543; (0.02 + 0.004509 + 1.644854 · √(0.000065333 + 0.000007515)) / 1.009018.
