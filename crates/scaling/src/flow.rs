@@ -106,6 +106,9 @@ pub struct Flow {
     /// replicas are.
     #[serde(skip_serializing_if = "is_false")]
     pub has_waited: bool,
+    /// Whether none has waited for half an hour: `at_a_time` is a guess then, and no latency can be computed from it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_guessed: bool,
 }
 
 /// Replicas that serve, not rounded.
@@ -297,6 +300,7 @@ impl Meter {
             running: milli(totals.running)?,
             tokens: milli(self.tokens / self.finished)?,
             has_waited: self.full.is_some_and(|full| full.seconds_ago < LATENCY_SHOWS),
+            is_guessed: self.full.is_some_and(|full| full.seconds_ago >= AT_A_TIME_KNOWN_FOR),
         })
     }
 
@@ -349,7 +353,9 @@ impl Flow {
         let (target, takes) = (units(target.milli()), units(self.takes));
         let in_hand = match kind {
             Kind::QueueDepth | Kind::TasksAndBusyWorkers => target,
-            Kind::Latency if self.is_full => units(self.at_a_time).max(1.0) * target / MILLISECONDS / takes,
+            Kind::Latency if self.is_full && !self.is_guessed => {
+                units(self.at_a_time).max(1.0) * target / MILLISECONDS / takes
+            }
             Kind::TokensPerMinute => target / SECONDS_PER_MINUTE * takes / units(self.tokens),
             Kind::Latency | Kind::GpuUtil | Kind::GpuMemory | Kind::Custom | Kind::TasksOnly => return None,
         };

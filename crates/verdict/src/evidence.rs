@@ -17,9 +17,9 @@
 //!
 //! A candidate with almost all requests has little control. The second test takes intervals in which less than a tenth of
 //! the arrivals are those of the stable version. It compares with a share a that is frozen when the step begins: what the
-//! limit or earlier steps of the stable version allow. For q = a·r, at most halfway from a to 1, the factor of k bad events
-//! in n requests is (q/a)^k · ((1 − q)/(1 − a))^(n − k). n is the larger of arrivals and ended requests, which makes the factor
-//! smaller. Without limit and earlier counts this test does not exist. It cannot tell a fault of the candidate from a fault
+//! limit or earlier steps of the stable version allow. q is a·r, at most halfway from a to 1. The factor of k bad events
+//! in n requests is `(q/a)^k · ((1 − q)/(1 − a))^(n − k)`. Of arrivals and ended requests, n is the larger: that makes the
+//! factor smaller. Without limit and earlier counts this test does not exist. It cannot tell a fault of the candidate from a fault
 //! of everything, so a database that fails at weight 100 is an alarm.
 //!
 //! # Guards
@@ -236,8 +236,8 @@ fn against_stable(test: EProcess, flows: Tracks<Flow>, tolerated: Ratio) -> EPro
     test.with(factors, of_candidate > 0)
 }
 
-/// A factor that speaks for the candidate is not scaled up: how many events are bad is the outcome here, and a scale that
-/// depends on it could raise the expected value above 1.
+/// A factor that speaks for the candidate is not scaled up. How many events are bad is the outcome here. A scale that depends
+/// on it could raise the expected value above 1.
 fn against_fixed(test: EProcess, flows: Tracks<Flow>, fixed: Option<Share>) -> EProcess {
     let Tracks { stable, candidate } = flows;
     let requests = candidate.arrivals.max(candidate.ended.requests());

@@ -149,6 +149,7 @@ mod tests {
             is_rough: false,
             tokens: milli(300_000),
             has_waited: true,
+            is_guessed: false,
         };
         let metric = MetricInputs {
             name: MetricName::default(),

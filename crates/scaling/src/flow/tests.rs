@@ -339,6 +339,24 @@ fn a_queue_after_hours_without_one_says_at_once_how_many_run_at_a_time() {
 }
 
 #[test]
+fn hours_without_a_queue_promise_no_latency() {
+    let mut meter = Meter::default();
+    let target = TargetValue::units(10_000).unwrap();
+    for step in 0..720_i64 {
+        let finished = (step * 20) as f64;
+        let full = (step == 30).then_some(8.0);
+        let totals =
+            Totals { arrived: finished, finished, running: 16.0, replicas: 2, full, ..Totals::default() };
+        meter.observe(totals, at(step * 5));
+        let flow = meter.flow(Window::FIVE_MINUTES);
+        let promised = flow.and_then(|flow| flow.in_hand_at_target(Kind::Latency, target));
+        if step > 30 {
+            assert_eq!(promised.is_some(), step < 30 + 360, "{step}");
+        }
+    }
+}
+
+#[test]
 fn a_queue_explains_latencies_for_a_minute() {
     let mut meter = Meter::default();
     let mut has_waited = |step: i64, full| {
