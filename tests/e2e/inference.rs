@@ -22,6 +22,7 @@ mod nodes;
 mod outages;
 mod rollouts;
 mod scale;
+mod traffic;
 mod writes;
 
 /// Waits until the controller has renewed its Lease `times` times.

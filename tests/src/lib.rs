@@ -22,6 +22,7 @@
 //! - `wait/kstatus.rs`: a port of kstatus.
 //! - `lives.rs`: what the scripted life of an object is; `table.rs`: which controller has which.
 //! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`: the four kinds in tests.
+//! - `gateway.rs`: a stand-in for the controller of a Gateway.
 //! - `drains.rs`: what a drain of a node does.
 //! - `agent.rs`: a real metrics-agent on loopback.
 //! - `real.rs`: clusters with real nodes.
@@ -48,6 +49,7 @@
 pub mod agent;
 pub mod dispatcher;
 pub mod drains;
+pub mod gateway;
 pub mod inference;
 pub mod lives;
 pub mod monitoring;

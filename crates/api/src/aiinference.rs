@@ -10,12 +10,14 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use self::traffic::{Canary, CanaryStatus, Gateway, RouteStatus};
 use crate::{
     pods::{EnvVar, PodOptions, Resources},
     schema::{self, rules},
 };
 
 pub mod source;
+pub mod traffic;
 
 /// Upper bound of `spec.nodeFailureSeconds`.
 pub const MAX_NODE_FAILURE_SECONDS: i32 = 3_600;
@@ -90,6 +92,15 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
          self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.data == self.gpu.count : \
          self.gpu.count % (self.parallelism.pipeline * self.parallelism.data) == 0)"
     ).message("tensor times pipeline times data must be gpu.count").field_path(".parallelism"),
+    validation = Rule::new(
+        "!has(self.canary) || has(self.gateway) || \
+         (self.canary.weightPercent == 0 && size(self.canary.steps) == 0 && size(self.canary.match) == 0)"
+    ).message("is required for a share of the requests: set spec.gateway, or neither weightPercent nor steps nor match")
+        .field_path(".canary").reason(Reason::FieldValueRequired),
+    validation = Rule::new(
+        "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16"
+    ).message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")
+        .field_path(".canary.match"),
     validation = Engine::Vllm.owned_flags_rule(),
     validation = Engine::Triton.owned_flags_rule(),
     validation = Engine::Tgi.owned_flags_rule()
@@ -243,6 +254,18 @@ pub struct AIInferenceSpec {
     #[serde(default, skip_serializing_if = "Listen::is_ipv4")]
     #[schemars(extend("default" = "IPv4"))]
     pub listen: Listen,
+
+    /// Route through a Gateway of the Gateway API, as an HTTPRoute of this object's name. Default: none; clients use the Service.
+    /// Callers inside the cluster who use the Service reach stable alone; status.route.address has all versions.
+    /// Changing it restarts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Gateway>,
+
+    /// A second version, the candidate, which gets a share of the requests and may become stable. What is set here replaces
+    /// the field of the top level. After the promotion, move the fields to the top level and remove canary: no pod restarts.
+    /// Removing it before that ends the canary. Default: none. Changing it restarts no pod of stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
 
     #[serde(flatten)]
     pub pods: PodOptions,
@@ -459,6 +482,21 @@ pub struct ModelStore {
     pub manifest_digest: Option<String>,
 }
 
+/// As the API server completes an empty one.
+impl Default for ModelStore {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            region: None,
+            secret_name: None,
+            timeout_seconds: an_hour(),
+            addressing: Addressing::Auto,
+            ca_secret_name: None,
+            manifest_digest: None,
+        }
+    }
+}
+
 /// Addressing style of requests to a store.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Addressing {
@@ -639,6 +677,24 @@ pub struct AIInferenceStatus {
     /// The model that the ready pods of the current revision have loaded, by the oldest of them. Absent until one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<LoadedModel>,
+
+    /// The HTTPRoute. Absent without spec.gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<RouteStatus>,
+
+    /// The canary. Absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<CanaryStatus>,
+
+    /// Hash of the version of spec.canary that stable has after its promotion. Absent when the fields are at the top level.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub promoted_revision: Option<String>,
+
+    /// Pods that stable had when the canary began. AIScaler keeps at least these while it lasts, for a rollback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub min_stable_replicas: Option<i32>,
 }
 
 /// Summary of the conditions.

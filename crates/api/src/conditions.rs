@@ -25,6 +25,13 @@ pub const MODEL_LOADED: &str = "ModelLoaded";
 /// Present only while True: the running release would render another pod template for the spec.
 pub const TEMPLATE_OUTDATED: &str = "TemplateOutdated";
 
+/// Absent without `spec.gateway`: all gateways have accepted the route.
+pub const TRAFFIC_READY: &str = "TrafficReady";
+/// Absent without `spec.canary`: the canary goes on, or is complete.
+pub const CANARY_PROGRESSING: &str = "CanaryProgressing";
+/// Absent without `spec.canary`: nothing speaks against the candidate.
+pub const CANARY_HEALTHY: &str = "CanaryHealthy";
+
 // AIInference and TrainingJob.
 /// The scheduler has found a node for every pod.
 pub const SCHEDULED: &str = "Scheduled";

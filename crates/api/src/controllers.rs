@@ -84,6 +84,7 @@ pub const CONTROLLERS: &[Controller] = &[
             ("", &["configmaps", "services"]),
             ("apps", &["deployments"]),
             ("policy", &["poddisruptionbudgets"]),
+            ("gateway.networking.k8s.io", &["httproutes"]),
         ],
         kept: &[],
         finalizer: None,

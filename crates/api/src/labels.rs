@@ -19,6 +19,8 @@ pub const APP: &str = "app";
 pub const TRACK: &str = "ai.infra.example.com/track";
 /// Value of [`TRACK`] for pods of the stable version.
 pub const TRACK_STABLE: &str = "stable";
+/// Value of [`TRACK`] for pods of the candidate.
+pub const TRACK_CANARY: &str = "canary";
 
 /// JSON record of the rendering of a child's pod template: hash of the spec, images, profile and value of [`REFRESH`].
 pub const RESOLVED: &str = "ai.infra.example.com/resolved";

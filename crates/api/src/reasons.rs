@@ -299,3 +299,49 @@ pub const TOO_MANY_REPLICAS: &str = "TooManyReplicas";
 pub const SCALE_UP_LIMIT: &str = "ScaleUpLimit";
 /// `ScalingLimited`: a rate of `behavior.scaleDown` limits the number of replicas.
 pub const SCALE_DOWN_LIMIT: &str = "ScaleDownLimit";
+
+// TrafficReady of AIInference.
+/// `TrafficReady`: all gateways have accepted the route.
+pub const ROUTE_ACCEPTED: &str = "RouteAccepted";
+/// The cluster has no HTTPRoutes.
+pub const GATEWAY_API_NOT_INSTALLED: &str = "GatewayAPINotInstalled";
+/// No gateway has said anything about the route: the Gateway may not exist, or nobody serves its class.
+pub const ROUTE_NOT_OBSERVED: &str = "RouteNotObserved";
+/// A gateway does not accept the route; the message is the gateway's.
+pub const ROUTE_REJECTED: &str = "RouteRejected";
+/// A gateway does not find a Service of the route, or may not use it.
+pub const BACKEND_NOT_RESOLVED: &str = "BackendNotResolved";
+/// Another manager keeps changing the route.
+pub const ROUTE_CONTESTED: &str = "RouteContested";
+
+// CanaryProgressing and CanaryHealthy of AIInference.
+/// `CanaryProgressing`: the pods of the candidate come up.
+pub const CANARY_STARTING: &str = "Starting";
+/// `CanaryProgressing`: the candidate is ready and gets no share.
+pub const CANARY_DARK: &str = "Dark";
+/// `CanaryProgressing`: the candidate has the share of a step.
+pub const CANARY_ANALYSING: &str = "Analysing";
+/// `CanaryProgressing`: the canary waits until `approvedSteps` rises.
+pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
+/// `CanaryProgressing`: stable gets the version of the candidate.
+pub const CANARY_PROMOTING: &str = "Promoting";
+/// `CanaryProgressing`: requests of the candidate end.
+pub const CANARY_ROLLING_BACK: &str = "RollingBack";
+/// `CanaryProgressing`: the candidate was not good enough.
+pub const CANARY_ROLLED_BACK: &str = "RolledBack";
+/// `CanaryHealthy`: nothing speaks against the candidate.
+pub const CANARY_PASSING: &str = "Passing";
+/// `CanaryHealthy`: the candidate has lost its last ready pod while it had a share.
+pub const CANDIDATE_UNREADY: &str = "CandidateUnready";
+/// `canary.abort` is set.
+pub const CANARY_ABORTED: &str = "Aborted";
+
+// Events of a canary.
+/// Event: a canary begins.
+pub const CANARY_STARTED: &str = "CanaryStarted";
+/// Event: the share of the candidate changes.
+pub const TRAFFIC_SHIFTED: &str = "TrafficShifted";
+/// Event: stable has the version of the candidate.
+pub const CANARY_PROMOTED: &str = "CanaryPromoted";
+/// Event: all requests go to stable again.
+pub const CANARY_ROLLED_BACK_EVENT: &str = "CanaryRolledBack";

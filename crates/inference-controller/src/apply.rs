@@ -22,7 +22,7 @@ use runtime::{
         refusal::Refusal,
     },
 };
-use workload::faults::crashes::Reading;
+use workload::{faults::crashes::Reading, templates::deployment::RenderedDeployment};
 
 use crate::{
     Context, NAME,
@@ -31,6 +31,7 @@ use crate::{
         children::{Child, Superfluous},
         handover::Mark,
         nodes::PodDeletion,
+        traffic::report::{CANDIDATE, ROUTE},
     },
 };
 
@@ -170,6 +171,14 @@ async fn apply_children(
         let deleted = match child {
             Superfluous::Service(service) => ctx.services.delete_child(service).await,
             Superfluous::PodDisruptionBudget(budget) => ctx.budgets.delete_child(budget).await,
+            Superfluous::ConfigMap(config_map) => ctx.config_maps.delete_child(config_map).await,
+            Superfluous::Route(route) => ctx.routes.delete_child(route).await,
+            Superfluous::Deployment(deployment) => {
+                let spec = serde_json::Value::Null;
+                let metadata = deployment.metadata.clone();
+                let deployment = RenderedDeployment { metadata, spec, planned_on: None };
+                ctx.deployments.delete_child(&deployment).await
+            }
         };
         if let Err(error) = deleted {
             return Ok(Children { refusal: Some(Refusal::of(error)?), ..done });
@@ -185,6 +194,18 @@ async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: T
     if let Some(service) = &plan.headless {
         let written = ctx.services.apply(service).await;
         note_apart(ctx, inference, "the headless Service", written, &mut done, now).await;
+    }
+    if let Some(route) = &plan.route {
+        let written = ctx.routes.apply(route).await;
+        note_apart(ctx, inference, ROUTE, written, &mut done, now).await;
+    }
+    for child in &plan.candidate {
+        let written = apply_child(ctx, child).await;
+        let is_written = written.is_ok();
+        note_apart(ctx, inference, CANDIDATE, written, &mut done, now).await;
+        if !is_written {
+            break;
+        }
     }
     if let Some(digests) = &plan.digests {
         let written = ctx.config_maps.apply(digests).await;
@@ -203,12 +224,14 @@ async fn note_apart(
 ) {
     let refusal = match written.map_err(Refusal::of) {
         Ok(written) => {
-            ctx.apart.heal(uid(inference), what);
-            if let Written::Contested(contest) = written {
-                done.contest = done.contest.into_iter().chain([contest.wait]).min();
-                if let Some(note) = contest.note(reasons::FIELD_CONFLICT) {
-                    ctx.recorder.publish(inference, &note, now).await;
-                }
+            let Written::Contested(contest) = written else {
+                ctx.apart.heal(uid(inference), what);
+                return;
+            };
+            done.contest = done.contest.into_iter().chain([contest.wait]).min();
+            if let Some(note) = contest.note(reasons::FIELD_CONFLICT) {
+                ctx.apart.is_new(uid(inference), what, (reasons::ROUTE_CONTESTED, note.message.clone()));
+                ctx.recorder.publish(inference, &note, now).await;
             }
             return;
         }
@@ -225,7 +248,9 @@ async fn note_apart(
         Refusal::Invalid(_) => reasons::INVALID_SPEC,
         Refusal::Denied(_) => reasons::DENIED,
     };
-    if ctx.apart.is_new(uid(inference), what, &message) {
+    if ctx.apart.is_new(uid(inference), what, (reason, message.clone())) {
+        // A condition may say so, too.
+        done.contest = Some(Duration::ZERO);
         let note = Note { severity: Severity::Warning, reason, message };
         ctx.recorder.publish(inference, &note, now).await;
     }
@@ -233,18 +258,29 @@ async fn note_apart(
 
 /// Refusals of children apart that were reported. No status has them, and each event is a new object.
 #[derive(Debug, Default)]
-pub(crate) struct Apart(Mutex<BTreeMap<(String, &'static str), String>>);
+pub(crate) struct Apart(Mutex<BTreeMap<(String, &'static str), Complaint>>);
+
+/// Reason and message.
+type Complaint = (&'static str, String);
 
 impl Apart {
     /// Objects that were deleted meanwhile are among them. Beyond this number all are reported again.
     const MOST: usize = 1_000;
 
-    fn is_new(&self, uid: &str, what: &'static str, message: &str) -> bool {
+    /// What could not be written for this object, by what it is.
+    pub(crate) fn of(&self, uid: &str) -> BTreeMap<&'static str, Complaint> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_object = known.range((uid.to_owned(), "")..).take_while(|((owner, _), _)| owner == uid);
+        of_object.map(|((_, what), complaint)| (*what, complaint.clone())).collect()
+    }
+
+    fn is_new(&self, uid: &str, what: &'static str, complaint: Complaint) -> bool {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= Self::MOST {
             known.clear();
         }
-        known.insert((uid.to_owned(), what), message.to_owned()).as_deref() != Some(message)
+        let key = (uid.to_owned(), what);
+        known.insert(key, complaint.clone()).as_ref() != Some(&complaint)
     }
 
     fn heal(&self, uid: &str, what: &'static str) {

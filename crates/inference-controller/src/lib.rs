@@ -26,6 +26,7 @@
 //! Files of this controller:
 //!
 //! - `engine.rs`: the table of what vLLM, Triton and TGI need.
+//! - `http_route.rs`: the kind HTTPRoute of the Gateway API.
 //! - `agents.rs`: errors of GPUs, as metrics agents report them.
 //! - `names.rs`: names of children and containers.
 //! - `validate/flags.rs`: refuses arguments that set flags of the controller.
@@ -44,6 +45,8 @@
 //! - `faults.rs`: why a pod does not become ready.
 //! - `model.rs`: what pods have loaded, and what new ones must load.
 //! - `cold_start.rs`: how long the last new pod took until it was ready.
+//! - `traffic.rs`: the route and the canary; `traffic/state.rs` is the canary's state machine, `traffic/route.rs` the
+//!   HTTPRoute, `traffic/candidate.rs` the version of the candidate.
 //! - `conditions.rs`: the phase and the conditions.
 //! - `status.rs`: the status.
 //! - `events.rs`: events.
@@ -65,7 +68,7 @@ use metrics_client::args::AgentsArgs;
 use runtime::{
     controller::Controller,
     process::{Identity, Process, Started, args::RuntimeArgs},
-    read::logs::Logs,
+    read::{endpoints::Endpoints, logs::Logs},
     reconcile::reconcile,
     watch::{
         cache::Cache,
@@ -93,6 +96,7 @@ use workload::{
 
 use crate::{
     agents::Agents,
+    http_route::HttpRoute,
     observe::{
         claim_key, keys_by_instance, keys_of_event, keys_on_lost, reason_of_pod, reason_of_replica_set,
         track_crashes, track_losses,
@@ -103,6 +107,7 @@ use crate::{
 mod agents;
 mod apply;
 mod engine;
+mod http_route;
 mod metrics;
 mod names;
 mod observe;
@@ -177,6 +182,8 @@ pub(crate) struct Context {
     pub(crate) deployments: Children<Child<DeploymentView>, RenderedDeployment>,
     pub(crate) services: Children<Child<Metadata<Service>>, Service>,
     pub(crate) budgets: Children<Child<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
+    /// Empty while the cluster does not serve the kind.
+    pub(crate) routes: Children<Child<HttpRoute>, HttpRoute>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Pods of every owner, because all use resources of their nodes.
     pub(crate) pods: Children<PodView, Pod>,
@@ -195,6 +202,7 @@ pub(crate) struct Context {
     pub(crate) fact_times: FactTimes,
     pub(crate) apart: apply::Apart,
     pub(crate) logs: Logs,
+    pub(crate) endpoints: Endpoints,
     pub(crate) crashes: Arc<Crashes>,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
@@ -217,8 +225,10 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
     let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
     let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
     let watches_nodes = nodes.is_some();
-    let inferences = process.watch("AIInference");
+    let inferences: Cache<AIInference> = process.watch("AIInference");
     let writer = process.writer(&inferences);
+    let served = inferences.clone();
+    let any_has_gateway = move || served.all().iter().any(|inference| inference.spec.gateway.is_some());
     let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
     Context {
         inferences,
@@ -226,6 +236,7 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
         deployments: writer.of(process.watch_labelled("Deployment", &managed)),
         services: writer.of(process.watch_labelled("Service", &managed)),
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
+        routes: writer.of(process.watch_if_served_and_wanted("HTTPRoute", any_has_gateway)),
         replica_sets: process.watch_labelled("ReplicaSet", &managed),
         crashes: track_crashes(&pods),
         agents: Agents::new(process, &args.agents, &pods),
@@ -242,6 +253,7 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
         fact_times: FactTimes::default(),
         apart: apply::Apart::default(),
         logs: process.logs(),
+        endpoints: process.endpoints(),
         writer,
         recorder: process.recorder(),
         defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
@@ -257,6 +269,7 @@ fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
         .owns(&ctx.deployments)
         .owns(&ctx.services)
         .owns(&ctx.budgets)
+        .owns(&ctx.routes)
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.failed_pods, keys_by_instance)

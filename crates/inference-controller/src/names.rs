@@ -1,5 +1,6 @@
 //! Names of an AIInference's children, and of the containers of its pods.
 
+use api::labels;
 use workload::name;
 
 /// Value of the label `app.kubernetes.io/name` on every child.
@@ -10,12 +11,42 @@ pub(crate) const LOADER: &str = "model-loader";
 /// The main container.
 pub(crate) const ENGINE: &str = "engine";
 
-/// Every object name is a valid name of a Deployment.
-pub(crate) fn deployment(name: &str) -> String {
-    name.to_owned()
+/// The version that children belong to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Track {
+    #[default]
+    Stable,
+    /// The candidate.
+    Canary,
 }
 
-pub(crate) fn pod_disruption_budget(name: &str) -> String {
+impl Track {
+    /// Value of the label `track`.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Track::Stable => labels::TRACK_STABLE,
+            Track::Canary => labels::TRACK_CANARY,
+        }
+    }
+
+    fn of(self, name: &str) -> String {
+        match self {
+            Track::Stable => name.to_owned(),
+            Track::Canary => name::with_suffix(name, "-canary"),
+        }
+    }
+}
+
+/// Every object name is a valid name of a Deployment.
+pub(crate) fn deployment(name: &str, track: Track) -> String {
+    track.of(name)
+}
+
+pub(crate) fn pod_disruption_budget(name: &str, track: Track) -> String {
+    track.of(name)
+}
+
+pub(crate) fn route(name: &str) -> String {
     name.to_owned()
 }
 
@@ -27,12 +58,12 @@ pub(crate) fn digests(name: &str) -> String {
     name::with_suffix(name, "-model-digests")
 }
 
-pub(crate) fn config_map(name: &str) -> String {
-    name::with_suffix(name, "-model")
+pub(crate) fn config_map(name: &str, track: Track) -> String {
+    name::with_suffix(&track.of(name), "-model")
 }
 
-pub(crate) fn service(name: &str) -> String {
-    name::service(name)
+pub(crate) fn service(name: &str, track: Track) -> String {
+    track.of(&name::service(name))
 }
 
 pub(crate) fn headless_service(name: &str) -> String {

@@ -35,7 +35,12 @@ use workload::{
     },
 };
 
-use crate::{Context, names};
+use crate::{
+    Context,
+    http_route::HttpRoute,
+    names::{self, Track},
+    plan::traffic::candidate::candidate,
+};
 
 /// One AIInference with its children, from the caches.
 #[derive(Clone, Debug)]
@@ -54,6 +59,20 @@ pub(crate) struct Observed {
     pub(crate) headless: Option<ObjectMeta>,
     /// Metadata of its ConfigMap with what pods have loaded.
     pub(crate) digests: Option<ObjectMeta>,
+    /// Metadata of the ConfigMap with its source.
+    pub(crate) config_map: Option<ObjectMeta>,
+    /// Metadata of its Service.
+    pub(crate) service: Option<ObjectMeta>,
+    /// The other version: present if the spec has it, or children of it exist. It has none itself.
+    pub(crate) candidate: Option<Box<Observed>>,
+    /// Its HTTPRoute.
+    pub(crate) route: Option<HttpRoute>,
+    /// The cluster does not serve HTTPRoutes.
+    pub(crate) has_no_routes: bool,
+    /// Whether the candidate's Service has a ready endpoint, once the API server was asked.
+    pub(crate) has_endpoint: Option<bool>,
+    /// Reasons and messages of children apart that could not be written, by what they are.
+    pub(crate) apart: BTreeMap<&'static str, (&'static str, String)>,
     pub(crate) nodes: Nodes,
     /// Nodes with its pods that are about to go; empty without a watch of nodes.
     pub(crate) leaving_nodes: BTreeSet<String>,
@@ -80,19 +99,50 @@ pub(crate) struct Observed {
 }
 
 pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp) -> Observed {
+    let mut observed = observe_track(ctx, Arc::clone(&inference), Track::Stable, now);
+    let version = candidate(&inference).map_or_else(|| Arc::clone(&inference), Arc::new);
+    let of_candidate = observe_track(ctx, version, Track::Canary, now);
+    if inference.spec.canary.is_some() || of_candidate.has_children() {
+        observed.candidate = Some(Box::new(of_candidate));
+    }
+    let uid = inference.metadata.uid.as_deref().unwrap_or_default();
+    let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
+    let route = names::route(inference.metadata.name.as_deref().unwrap_or_default());
+    observed.route = owned(&ctx.routes, namespace, uid, &route).map(|kept| HttpRoute::clone(&kept));
+    observed.has_no_routes = ctx.routes.is_absent();
+    observed.apart = ctx.apart.of(uid);
+    let recorded = inference.status.as_ref().map_or(&[][..], |status| &status.migrations);
+    observed.unrecorded = ctx.migrations.unrecorded(uid, |migration| {
+        recorded.iter().any(|known| known.pod == migration.pod && known.from_node == migration.node)
+    });
+    observed
+}
+
+/// Facts of the candidate begin with this.
+pub(crate) const OF_CANDIDATE: &str = "candidate: ";
+
+/// One version with its children.
+fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: Timestamp) -> Observed {
     let uid = inference.metadata.uid.clone().unwrap_or_default();
     let namespace = &*inference.metadata.namespace.clone().unwrap_or_default();
     let name = inference.metadata.name.clone().unwrap_or_default();
-    let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name))
+    let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name, track))
         .map(|kept| DeploymentView::clone(&kept));
     let Revisions { deployed, older, failed } =
         deployment.as_ref().map(|deployment| revisions(ctx, namespace, deployment)).unwrap_or_default();
-    let budget = owned(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name))
+    let budget = owned(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name, track))
         .map(|kept| kept.meta().clone());
-    let headless = owned(&ctx.services, namespace, &uid, &names::headless_service(&name))
+    let service =
+        owned(&ctx.services, namespace, &uid, &names::service(&name, track)).map(|kept| kept.meta().clone());
+    let config_map = owned(&ctx.config_maps, namespace, &uid, &names::config_map(&name, track))
         .map(|kept| kept.meta().clone());
-    let digests = owned(&ctx.config_maps, namespace, &uid, &names::digests(&name));
-    let digests = digests.map(|kept| kept.meta().clone());
+    let (mut headless, mut digests) = (None, None);
+    if track == Track::Stable {
+        headless = owned(&ctx.services, namespace, &uid, &names::headless_service(&name))
+            .map(|kept| kept.meta().clone());
+        digests =
+            owned(&ctx.config_maps, namespace, &uid, &names::digests(&name)).map(|kept| kept.meta().clone());
+    }
     let pods =
         || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
     let is_stale = ctx.pods.watch_fails_since().is_some() || ctx.inferences.watch_fails_since().is_some();
@@ -114,12 +164,13 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let claim = claim_key.and_then(|key| ctx.claims.get(&key));
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
-    let facts = ctx.fact_times.of(&uid);
+    let mut facts = ctx.fact_times.of(&uid);
+    if track == Track::Canary {
+        let own =
+            |(fact, since): (String, Timestamp)| Some((fact.strip_prefix(OF_CANDIDATE)?.to_owned(), since));
+        facts = facts.into_iter().filter_map(own).collect();
+    }
     let unattached = unattached(ctx, deployed.iter().flatten(), &facts);
-    let recorded = inference.status.as_ref().map_or(&[][..], |status| &status.migrations);
-    let unrecorded = ctx.migrations.unrecorded(&uid, |migration| {
-        recorded.iter().any(|known| known.pod == migration.pod && known.from_node == migration.node)
-    });
     let mut observed = Observed {
         inference,
         deployment,
@@ -129,6 +180,13 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         budget,
         headless,
         digests,
+        config_map,
+        service,
+        candidate: None,
+        route: None,
+        has_no_routes: false,
+        has_endpoint: None,
+        apart: BTreeMap::new(),
         nodes,
         leaving_nodes,
         gpu_faults,
@@ -137,7 +195,7 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         watch_fails,
         unattached,
         crashes,
-        unrecorded,
+        unrecorded: Vec::new(),
         facts,
         is_newest: false,
         allowance: None,
@@ -205,9 +263,21 @@ impl Observed {
         self.older.iter().flat_map(|older| &older.pods).map(AsRef::as_ref)
     }
 
+    /// Whether anything of this version exists.
+    pub(crate) fn has_children(&self) -> bool {
+        let children = [&self.budget, &self.service, &self.config_map];
+        self.deployment.is_some() || children.into_iter().any(Option::is_some)
+    }
+
     /// As it will be seen after the deletion of these pods, which the status does not record yet.
     pub(crate) fn without<'a>(&self, deleted: impl Iterator<Item = (&'a str, &'a PodMigration)>) -> Self {
         let (uids, migrations): (BTreeSet<&str>, Vec<&PodMigration>) = deleted.unzip();
+        let mut left = self.without_pods(&uids);
+        left.unrecorded.extend(migrations.into_iter().cloned());
+        left
+    }
+
+    fn without_pods(&self, uids: &BTreeSet<&str>) -> Self {
         let is_left = |pod: &Arc<PodView>| !uids.contains(pod.uid());
         let mut left = self.clone();
         left.deployed.iter_mut().for_each(|pods| pods.retain(is_left));
@@ -215,7 +285,7 @@ impl Observed {
         left.older.retain(|older| !older.pods.is_empty());
         left.crashes.retain(|uid, _| !uids.contains(&**uid));
         left.unattached.retain(|uid, _| !uids.contains(&**uid));
-        left.unrecorded.extend(migrations.into_iter().cloned());
+        left.candidate = left.candidate.map(|candidate| Box::new(candidate.without_pods(uids)));
         if !left.needs_capacities() {
             left.capacities = None;
         }

@@ -15,7 +15,8 @@ use serde::Serialize;
 use workload::faults::{crashes::Log, pace::Allowance};
 
 use crate::{
-    observe::Observed,
+    http_route::HttpRoute,
+    observe::{OF_CANDIDATE, Observed},
     validate::{Invalid, ValidInference, validate},
 };
 
@@ -33,6 +34,7 @@ mod pod;
 mod revision;
 mod rollout;
 mod status;
+pub(crate) mod traffic;
 
 use children::{Child, Superfluous, children, superfluous};
 use conditions::Decided;
@@ -40,6 +42,7 @@ use defaults::Defaults;
 use handover::{Mark, Release};
 use nodes::PodDeletion;
 use status::Delayed;
+use traffic::{Traffic, traffic};
 
 /// All writes for one AIInference.
 #[derive(Debug, Serialize)]
@@ -62,6 +65,12 @@ pub(crate) struct Plan {
     /// What pods have loaded, for the loaders of others. It follows the pods and not the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) digests: Option<Box<ConfigMap>>,
+    /// Children of the candidate. They are apart, because nothing of stable waits for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) candidate: Vec<Child>,
+    /// The HTTPRoute, apart from the children as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) route: Option<Box<HttpRoute>>,
     /// Children to delete.
     pub(crate) superfluous: Vec<Superfluous>,
     pub(crate) status: AIInferenceStatus,
@@ -76,6 +85,9 @@ pub(crate) struct Plan {
     /// What the deletions rest on, for the plan after a refusal.
     #[serde(skip)]
     allowance: Allowance,
+    /// See `Doubt::Endpoint`.
+    #[serde(skip)]
+    needs_endpoint: bool,
 }
 
 /// What a plan rests on and the caches may not know.
@@ -83,23 +95,30 @@ pub(crate) struct Plan {
 pub(crate) enum Doubt {
     /// Whether the cached object is the newest.
     Object,
+    /// Whether the candidate's Service has a ready endpoint, before it gets more requests.
+    Endpoint,
     /// How many of these pods may be deleted now. What is granted counts for all objects of the process.
     Pace { due: Vec<String>, now: Timestamp },
 }
 
 /// The plan for an object, or what it has to know first.
 pub(crate) fn plan(observed: &Observed, defaults: &Defaults, now: Timestamp) -> Decision<Plan, Doubt> {
-    let due = nodes::due(observed, now);
+    let version = observed.candidate.as_deref();
+    let due: Vec<&str> =
+        [Some(observed), version].into_iter().flatten().flat_map(|track| nodes::due(track, now)).collect();
     // Until the pace is asked, as if it allowed all.
     let allowance = observed.allowance.clone().unwrap_or_else(|| allowed(&due));
     // The spec has no part in it: neither an invalid one nor a refused child delays these deletions.
-    let deletions = nodes::pod_deletions(observed, &allowance, now);
+    let tracks = [Some(observed), version].into_iter().flatten();
+    let deletions: Vec<PodDeletion> =
+        tracks.flat_map(|track| nodes::pod_deletions(track, &allowance, now)).collect();
     let spec = accepted(observed, defaults);
     if deletions.is_empty() {
-        return match needs_newest(&spec, observed) {
-            true => Decision::Doubt(Doubt::Object),
-            false => Decision::Plan(plan_of(&spec, observed, &allowance, defaults, now)),
-        };
+        if needs_newest(&spec, observed) {
+            return Decision::Doubt(Doubt::Object);
+        }
+        let plan = plan_of(&spec, observed, &allowance, defaults, now);
+        return if plan.needs_endpoint { Decision::Doubt(Doubt::Endpoint) } else { Decision::Plan(plan) };
     }
     let left = observed.without(deletions.iter().map(PodDeletion::record));
     let spec_for_left = accepted(&left, defaults);
@@ -140,7 +159,10 @@ pub(crate) fn refused(
 
 /// The spec, if pods may run with it.
 fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, Invalid> {
-    let valid = defaults.own_account.is_not_used_by(validate(&observed.inference)?)?;
+    let is_promoted = traffic::is_promoted(observed);
+    let inference = traffic::candidate::stable(&observed.inference, is_promoted);
+    let valid = ValidInference { is_promoted, ..validate(&inference)? };
+    let valid = defaults.own_account.is_not_used_by(valid)?;
     let valid = defaults.resolved(pod::has_room_for_volumes(valid)?);
     match &valid.tolerated {
         // A flag that an earlier release accepted is refused only if no pods run with it.
@@ -159,8 +181,10 @@ fn needs_newest(spec: &Result<ValidInference, Invalid>, observed: &Observed) -> 
 /// Whether the Deployment was rendered for a newer spec than the cached one. Either this process's watch is late and another
 /// process has applied it, or the annotation was edited by hand and must be repaired.
 fn is_behind(observed: &Observed) -> bool {
-    let rendered =
-        observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
+    let rendered = observed.deployment.as_ref().and_then(|deployment| {
+        let generation = deployment.generation.as_deref()?;
+        generation.split('-').next()?.parse().ok()
+    });
     rendered > observed.inference.metadata.generation
 }
 
@@ -187,15 +211,22 @@ pub(crate) fn of_valid(
 ) -> Plan {
     let decided = decided(valid, observed, defaults, now);
     let assessment = conditions::of_valid(valid, observed, &decided, now);
+    let traffic = traffic(valid, (&decided, &assessment), observed, defaults, now);
+    let assessment = assessment.with_traffic(&traffic.verdicts);
     let Decided { revision, migration: _, rollout, handover } = decided;
-    let requeue_after = nodes::requeue_after(observed, allowance, now);
-    let waits = [rollout.requeue_after, requeue_after, assessment.requeue_after, handover.requeue_after];
+    let of_nodes = requeue_after(observed, allowance, now);
+    let of_assessment = assessment.requeue_after;
+    let waits =
+        [rollout.requeue_after, of_nodes, of_assessment, handover.requeue_after, traffic.requeue_after];
     let soonest = waits.into_iter().flatten().min();
-    let events = events::of_change(observed.inference.status.as_ref(), &assessment);
+    let mut events = events::of_change(observed.inference.status.as_ref(), &assessment);
+    events.extend(traffic.notes.iter().cloned());
     let mut facts = rollout.shortages;
     facts.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
     facts.extend(handover.fact.clone());
+    facts.extend(traffic.facts.iter().map(|fact| format!("{OF_CANDIDATE}{fact}")));
     let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
+    let status = traffic.status(observed, status);
     if let Some(warning) =
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
     {
@@ -212,11 +243,15 @@ pub(crate) fn of_valid(
     if valid.pods.paused {
         return released(written, observed, now);
     }
+    let Traffic { route, children: candidate, marks, superfluous: of_traffic, needs_endpoint, .. } = traffic;
     Plan {
         children: children(valid, &revision, observed, rollout.strategy, &handover),
         headless: children::service::headless(valid, &revision, observed).map(Box::new),
-        superfluous: superfluous(valid, observed, &handover),
-        marks: handover.marks,
+        superfluous: superfluous(valid, observed, &handover).into_iter().chain(of_traffic).collect(),
+        marks: handover.marks.into_iter().chain(marks).collect(),
+        candidate,
+        route: route.map(Box::new),
+        needs_endpoint,
         ..written
     }
 }
@@ -235,12 +270,19 @@ fn released(plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
 
 /// The plan for an invalid spec: children stay unchanged.
 fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: Timestamp) -> Plan {
-    let assessment = conditions::of_invalid(invalid, observed);
+    let traffic = traffic::kept(None, observed);
+    let assessment = conditions::of_invalid(invalid, observed).with_traffic(&traffic.verdicts);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, assessment, now) };
-    let requeue_after = nodes::requeue_after(observed, allowance, now);
-    released(status_only(observed, status, events, requeue_after, allowance), observed, now)
+    let status = traffic.status(observed, status);
+    let requeue_after =
+        requeue_after(observed, allowance, now).into_iter().chain(traffic.requeue_after).min();
+    let plan = released(status_only(observed, status, events, requeue_after, allowance), observed, now);
+    if observed.inference.spec.pods.paused {
+        return plan;
+    }
+    Plan { route: traffic.route.map(Box::new), ..plan }
 }
 
 /// The plan after the API server has refused a child or the deletion of a pod: report it, and retry later.
@@ -254,12 +296,21 @@ fn of_refused(
 ) -> Plan {
     let (refusal, wait) = refusal.clone().judged(&*observed.inference, defaults.refusal_retry, now);
     let decided = decided(valid, observed, defaults, now);
-    let assessment = conditions::of_refused(&refusal, valid, observed, &decided, now);
+    let traffic = traffic::kept(None, observed);
+    let assessment =
+        conditions::of_refused(&refusal, valid, observed, &decided, now).with_traffic(&traffic.verdicts);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
-    let requeue_after = nodes::requeue_after(observed, allowance, now).into_iter().chain([wait]).min();
+    let status = traffic.status(observed, status);
+    let requeue_after = requeue_after(observed, allowance, now).into_iter().chain([wait]).min();
     released(status_only(observed, status, events, requeue_after, allowance), observed, now)
+}
+
+/// When to look again at pods on lost nodes, of both versions.
+fn requeue_after(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Option<Duration> {
+    let tracks = [Some(observed), observed.candidate.as_deref()].into_iter().flatten();
+    tracks.filter_map(|track| nodes::requeue_after(track, allowance, now)).min()
 }
 
 fn decided<'a>(
@@ -290,7 +341,7 @@ fn status_only(
     allowance: &Allowance,
 ) -> Plan {
     let (deletions, unless_deleted, marks, children, headless) = Default::default();
-    let (superfluous, logs, facts) = Default::default();
+    let (superfluous, logs, facts, candidate, route) = Default::default();
     let allowance = allowance.clone();
     let digests = model::record(observed).map(Box::new);
     Plan {
@@ -300,6 +351,8 @@ fn status_only(
         children,
         headless,
         digests,
+        candidate,
+        route,
         superfluous,
         status,
         events,
@@ -307,6 +360,7 @@ fn status_only(
         facts,
         requeue_after,
         allowance,
+        needs_endpoint: false,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::aiinference::AIInference;
 use jiff::Timestamp;
 use runtime::{
+    key::Key,
     reconcile::{Applied, Confirmation, Decision, Reconciler},
     write::{apply::ApplyError, refusal::Refusal},
 };
@@ -12,6 +13,7 @@ use runtime::{
 use crate::{
     Context,
     apply::apply,
+    names::{self, Track},
     observe::{Observed, count_managed, observe},
     plan::{Doubt, Plan, plan, refused},
 };
@@ -36,6 +38,14 @@ impl Reconciler for Context {
             Doubt::Object => {
                 observed.is_newest = self.writer.is_newest(&self.inferences, &observed.inference).await?;
                 Ok(Confirmation::of_newest(observed.is_newest))
+            }
+            Doubt::Endpoint => {
+                let meta = &observed.inference.metadata;
+                let namespace = meta.namespace.as_deref().unwrap_or_default();
+                let name = meta.name.as_deref().unwrap_or_default();
+                let service = Key::new(namespace, &names::service(name, Track::Canary));
+                observed.has_endpoint = Some(self.endpoints.has_ready(&service).await);
+                Ok(Confirmation::Confirmed)
             }
             Doubt::Pace { due, now } => {
                 let due: Vec<&str> = due.iter().map(String::as_str).collect();

@@ -23,6 +23,7 @@ use workload::{digest::digest, faults::gpu::Gpus};
 use crate::{
     InferenceArgs,
     engine::{Parallelism, Version, is_version, version},
+    names::Track,
 };
 
 mod flags;
@@ -34,6 +35,9 @@ pub(crate) struct ValidInference {
     pub(crate) name: String,
     pub(crate) owner: OwnerReference,
     pub(crate) generation: i64,
+    /// The version is the candidate's, which was promoted in this generation or before.
+    pub(crate) is_promoted: bool,
+    pub(crate) track: Track,
     /// Hash of the spec fields that the pod template depends on.
     pub(crate) spec_hash: String,
     pub(crate) source: Source,
@@ -68,6 +72,14 @@ pub(crate) struct ValidInference {
     pub(crate) refresh: Option<String>,
     /// A flag that an earlier release accepted: existing pods with it are kept, new ones are refused.
     pub(crate) tolerated: Option<Invalid>,
+}
+
+impl ValidInference {
+    /// A promotion changes the template within one generation.
+    pub(crate) fn generation_of_template(&self) -> String {
+        let suffix = if self.is_promoted { "-promoted" } else { "" };
+        format!("{}{suffix}", self.generation)
+    }
 }
 
 /// The source of the weights.
@@ -161,6 +173,8 @@ pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invali
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
         generation: meta.generation.unwrap_or_default(),
+        is_promoted: false,
+        track: Track::Stable,
         spec_hash: spec_hash(spec)?,
         source: source(spec)?,
         engine: spec.engine,
@@ -349,6 +363,8 @@ fn spec_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
     spec.rollout = Rollout::Auto;
     spec.disruption = Disruption::Surge;
     spec.service = None;
+    spec.gateway = None;
+    spec.canary = None;
     // The default is not serialized, so specs without this field keep their hash.
     spec.surge_timeout_seconds = DEFAULT_SURGE_TIMEOUT_SECONDS;
     spec.node_failure_seconds = 0;
@@ -596,6 +612,8 @@ mod tests {
             "modelLoader" => json!({}),
             "modelVolume" => json!({"size": "1Gi"}),
             "service" => json!({"headless": true}),
+            "gateway" => json!({"name": "public", "hostnames": ["chat.example.com"]}),
+            "canary" => json!({"image": "other/engine:1"}),
             "rollout" => json!("Replace"),
             "disruption" => json!("Allow"),
             "surgeTimeoutSeconds" => json!(30),

@@ -39,7 +39,7 @@ use crate::{
         args::RuntimeArgs,
         lease::{Elector, Loss, Timings},
     },
-    read::{logs::Logs, secrets::Secrets},
+    read::{endpoints::Endpoints, logs::Logs, secrets::Secrets},
     watch::{Requirement, Scope, Watches, cache::Cache, object_counts::ObjectCounts, watched::Watched},
     write::{apply::Writer, events::Recorder, scale::Scales},
 };
@@ -195,6 +195,10 @@ impl Process {
 
     pub fn clock(&self) -> Clock {
         self.clock.clone()
+    }
+
+    pub fn endpoints(&self) -> Endpoints {
+        Endpoints::new(self.client.clone())
     }
 
     pub fn secrets(&self) -> Secrets {

@@ -269,7 +269,11 @@ where
                 Some(from) => Ok(from),
                 None => self.list_into_cache().await,
             };
-            if from.as_ref().is_err_and(|error| self.does_without(error)) {
+            let is_absent = from.as_ref().is_err_and(|error| self.does_without(error));
+            if is_absent || from.is_ok() {
+                self.health.absent(is_absent);
+            }
+            if is_absent {
                 self.cache.replace(Vec::new(), "");
                 self.health.synced();
                 self.alive();

@@ -30,7 +30,7 @@ pub(super) fn deployment(
     let mut metadata = metadata(&valid.namespace, &valid.owner, names::deployment(&valid.name));
     let gives_way = sizing.gives_way.iter().map(|idle| (labels::GIVES_WAY.to_owned(), idle.text()));
     metadata.annotations =
-        Some(revision.annotations(valid.generation).into_iter().chain(gives_way).collect());
+        Some(revision.annotations(&valid.generation.to_string()).into_iter().chain(gives_way).collect());
     let spec = DeploymentSpec {
         replicas: Some(sizing.replicas),
         selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },

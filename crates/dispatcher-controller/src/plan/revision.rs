@@ -117,7 +117,7 @@ pub(super) fn or_pinned_defaults(
     let meta = &observed.dispatcher.metadata;
     let desired = DesiredTemplate {
         spec_hash,
-        generation: meta.generation.unwrap_or_default(),
+        generation: meta.generation.unwrap_or_default().to_string(),
         refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH)).map(String::as_str),
         reported: None,
     };
@@ -145,7 +145,7 @@ fn desired<'a>(valid: &'a ValidDispatcher, observed: &'a Observed) -> DesiredTem
     let resolved = status.and_then(|status| status.resolved.as_ref());
     DesiredTemplate {
         spec_hash: &valid.spec_hash,
-        generation: valid.generation,
+        generation: valid.generation.to_string(),
         refresh: valid.refresh.as_deref(),
         reported: resolved.and_then(|resolved| resolved.template.as_deref()),
     }

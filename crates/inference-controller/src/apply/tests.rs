@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use runtime::{
     metrics::Metrics,
-    read::logs::Logs,
+    read::{endpoints::Endpoints, logs::Logs},
     reconcile::Decision,
     watch::cache::Cache,
     write::{apply::Writer, events::Recorder},
@@ -113,6 +113,7 @@ fn context(client: &Client, inference: &AIInference) -> Context {
         deployments: writer.of(Cache::default()),
         services: writer.of(Cache::default()),
         budgets: writer.of(Cache::default()),
+        routes: writer.of(Cache::default()),
         replica_sets: Cache::default(),
         pods: writer.of(Cache::default()),
         failed_pods: Cache::default(),
@@ -128,6 +129,7 @@ fn context(client: &Client, inference: &AIInference) -> Context {
         fact_times: Default::default(),
         apart: Default::default(),
         logs: Logs::new(client.clone()),
+        endpoints: Endpoints::new(client.clone()),
         crashes: Arc::default(),
         writer,
         recorder: Recorder::new(client.clone(), NAME, "test".to_owned(), metrics),

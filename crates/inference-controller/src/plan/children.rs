@@ -1,6 +1,7 @@
 //! The children, one file for each. Pure.
 
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     core::v1::{ConfigMap, Service},
     policy::v1::PodDisruptionBudget,
 };
@@ -8,7 +9,7 @@ use serde::Serialize;
 use workload::templates::{deployment::RenderedDeployment, revision::Revision};
 
 use super::{handover::Handover, rollout::Strategy};
-use crate::{observe::Observed, validate::ValidInference};
+use crate::{http_route::HttpRoute, observe::Observed, validate::ValidInference};
 
 mod config_map;
 mod deployment;
@@ -27,6 +28,9 @@ pub(crate) enum Child {
 /// A child that is not wanted any more, with uid and version as preconditions of its deletion. Only its metadata is set.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Superfluous {
+    Deployment(Box<Deployment>),
+    ConfigMap(Box<ConfigMap>),
+    Route(Box<HttpRoute>),
     Service(Box<Service>),
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }

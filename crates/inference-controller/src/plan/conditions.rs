@@ -150,6 +150,17 @@ fn pods_text(count: i32) -> String {
 }
 
 impl Assessment {
+    /// With the conditions of the route and the canary. A service that no gateway leads to is not ready.
+    pub(super) fn with_traffic(mut self, verdicts: &[Verdict]) -> Self {
+        self.verdicts.extend(verdicts.iter().cloned());
+        let is_ready = self.verdicts.iter().any(|known| known.type_ == conditions::READY && known.holds);
+        let failing = verdicts.iter().find(|known| known.type_ == conditions::TRAFFIC_READY && !known.holds);
+        let Some(Verdict { reason, message, .. }) = failing.filter(|_| is_ready) else { return self };
+        self.phase = if *reason == reasons::ROUTE_NOT_OBSERVED { Phase::Loading } else { Phase::Failed };
+        self.replace(fails(conditions::READY, reason, message.clone()));
+        with_progress(self)
+    }
+
     fn replace(&mut self, verdict: Verdict) {
         match self.verdicts.iter_mut().find(|known| known.type_ == verdict.type_) {
             Some(known) => *known = verdict,

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use api::labels;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::{NAME, names, validate::ValidInference};
+use crate::{
+    NAME,
+    names::{self, Track},
+    validate::ValidInference,
+};
 
 pub(super) fn metadata(valid: &ValidInference, name: String) -> ObjectMeta {
     metadata_of(&valid.namespace, &valid.name, valid.owner.clone(), name)
@@ -32,15 +36,15 @@ pub(super) fn labels_of(valid: &ValidInference) -> BTreeMap<String, String> {
 }
 
 fn labels_of_instance(instance: &str) -> BTreeMap<String, String> {
-    let mut labels = selector(instance);
+    let mut labels = selector(instance, Track::Stable);
     labels.remove(labels::TRACK);
     labels.insert(labels::MANAGED_BY.to_owned(), NAME.to_owned());
     labels
 }
 
-/// The selector of the pods of one AIInference. It must never change, because a Deployment's selector is immutable.
-pub(super) fn selector(instance: &str) -> BTreeMap<String, String> {
-    [(labels::NAME, names::KIND), (labels::INSTANCE, instance), (labels::TRACK, labels::TRACK_STABLE)]
+/// The selector of the pods of one version. It must never change, because a Deployment's selector is immutable.
+pub(super) fn selector(instance: &str, track: Track) -> BTreeMap<String, String> {
+    [(labels::NAME, names::KIND), (labels::INSTANCE, instance), (labels::TRACK, track.label())]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into()
 }

@@ -50,7 +50,8 @@ fn digests(observed: &Observed) -> String {
     // A pod that leaves must be replaced, whatever it has loaded.
     let is_leaving =
         |pod: &PodView| pod.node.as_ref().is_some_and(|node| observed.leaving_nodes.contains(node));
-    for pod in observed.pods().filter(|pod| !is_leaving(pod)) {
+    let of_candidate = observed.candidate.iter().flat_map(|version| version.pods());
+    for pod in observed.pods().chain(of_candidate).filter(|pod| !is_leaving(pod)) {
         if let Some(revision) = revision_of(pod) {
             of_revisions.entry(revision).or_default().push(pod);
         }

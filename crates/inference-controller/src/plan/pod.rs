@@ -40,7 +40,8 @@ pub(super) fn pod_template(
     let scheduling = valid.pods.scheduling.as_ref();
     // Without a watch of nodes the controller replaces no pods, and Kubernetes' eviction after five minutes must apply.
     let lost_node_seconds = defaults.watches_nodes.then_some(LOST_NODE_SECONDS);
-    let siblings = Siblings { selector: selector(&valid.name), revision_label: labels::POD_TEMPLATE_HASH };
+    let siblings =
+        Siblings { selector: selector(&valid.name, valid.track), revision_label: labels::POD_TEMPLATE_HASH };
     let (user_volumes, user_mounts) = user_volumes(&valid.pods);
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
@@ -80,7 +81,7 @@ fn drain_seconds(valid: &ValidInference, profile: &Profile) -> i64 {
 fn pod_labels(valid: &ValidInference) -> BTreeMap<String, String> {
     let mut labels = valid.pods.pod_labels.clone();
     labels.extend(labels_of(valid));
-    labels.extend(selector(&valid.name));
+    labels.extend(selector(&valid.name, valid.track));
     labels.insert(labels::APP.to_owned(), valid.name.clone());
     labels
 }

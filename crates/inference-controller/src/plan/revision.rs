@@ -65,7 +65,7 @@ fn desired<'a>(valid: &'a ValidInference, observed: &'a Observed) -> DesiredTemp
     let resolved = status.and_then(|status| status.resolved.as_ref());
     DesiredTemplate {
         spec_hash: &valid.spec_hash,
-        generation: valid.generation,
+        generation: valid.generation_of_template(),
         refresh: valid.refresh.as_deref(),
         reported: resolved.and_then(|resolved| resolved.template.as_deref()),
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::{
-    aiinference::{AIInferenceStatus, Migration, Phase},
+    aiinference::{AIInferenceStatus, Migration, Phase, traffic::CanaryStatus},
     conditions,
 };
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ use super::{
     model,
     revision::resolved,
 };
-use crate::{observe::Observed, validate::ValidInference};
+use crate::{names::Track, observe::Observed, validate::ValidInference};
 
 /// Measured numbers, such as free GPUs, change with every pod of the cluster. A status that differs only in them is
 /// written after this time.
@@ -84,6 +84,10 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIInf
         migrations: before.migrations,
         last_cold_start: before.last_cold_start,
         model: before.model,
+        route: before.route,
+        canary: before.canary,
+        promoted_revision: before.promoted_revision,
+        min_stable_replicas: before.min_stable_replicas,
     }
 }
 
@@ -142,6 +146,7 @@ fn without_counts(status: &AIInferenceStatus) -> AIInferenceStatus {
         updated_replicas: 0,
         updated_ready_replicas: 0,
         last_cold_start: None,
+        canary: status.canary.clone().map(|canary| CanaryStatus { replicas: 0, ready_replicas: 0, ..canary }),
         ..with_messages(status, |_| String::new())
     }
 }
@@ -155,6 +160,7 @@ fn is_stopped(observed: &Observed) -> bool {
 }
 
 fn selector_text(instance: &str) -> String {
-    let pairs: Vec<String> = selector(instance).iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let pairs: Vec<String> =
+        selector(instance, Track::Stable).iter().map(|(key, value)| format!("{key}={value}")).collect();
     pairs.join(",")
 }

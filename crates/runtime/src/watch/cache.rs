@@ -147,6 +147,11 @@ impl<K> Cache<K> {
         self.shared.health.failing_since()
     }
 
+    /// Whether the kind is not served now, for a kind that the process can do without.
+    pub fn is_absent(&self) -> bool {
+        self.shared.health.is_absent()
+    }
+
     /// The metadata of an object that cannot be decoded.
     pub(crate) fn note_undecodable(&self, meta: &ObjectMeta) {
         if meta.deletion_timestamp.is_none() || meta.finalizers.iter().flatten().next().is_none() {

@@ -35,6 +35,8 @@ pub(crate) struct Health(Mutex<Signs>);
 #[derive(Default)]
 struct Signs {
     synced: bool,
+    /// The kind is not served, or may not be listed, and the process does without.
+    absent: bool,
     failing_since: Option<(Instant, String)>,
 }
 
@@ -47,6 +49,15 @@ impl Health {
 
     pub(crate) fn synced(&self) {
         self.lock().synced = true;
+    }
+
+    /// Whether the process does without the kind now.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.lock().absent
+    }
+
+    pub(crate) fn absent(&self, absent: bool) {
+        self.lock().absent = absent;
     }
 
     pub(crate) fn failed(&self, why: &str) {

@@ -25,11 +25,12 @@ use crate::{
 };
 
 /// The part of a spec that decides the pod template.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DesiredTemplate<'a> {
     /// Hash of the spec fields that the template depends on.
     pub spec_hash: &'a str,
-    pub generation: i64,
+    /// The owner's generation, with what else decides between the versions of one spec.
+    pub generation: String,
     /// Value of the user's annotation `refresh`.
     pub refresh: Option<&'a str>,
     /// Digest of the template in the status, if the status is of this generation.
@@ -138,7 +139,7 @@ impl DeploymentView {
 
 impl Revision<'_> {
     /// Annotations of the Deployment that record this revision.
-    pub fn annotations(&self, generation: i64) -> BTreeMap<String, String> {
+    pub fn annotations(&self, generation: &str) -> BTreeMap<String, String> {
         // Strings and JSON values; serialization cannot fail.
         let record = serde_json::to_string(&self.record).unwrap_or_default();
         let template = Some(self.template.to_string()).filter(|template| template.len() <= LONGEST_RECORD);
@@ -191,7 +192,7 @@ impl DesiredTemplate<'_> {
     /// Whether the Deployment was rendered for this spec. An equal generation is enough, because another release may hash the
     /// same spec differently.
     fn is_deployed(&self, deployment: &DeploymentView) -> bool {
-        let is_of_generation = deployment.generation.as_deref() == Some(&*self.generation.to_string());
+        let is_of_generation = deployment.generation.as_deref() == Some(&*self.generation);
         self.is_of(&recorded(deployment.resolved.as_deref()), is_of_generation)
     }
 
@@ -262,8 +263,12 @@ mod tests {
         let revision = ReplicaSetView { rendered: Some(Box::new(rendered)), ..ReplicaSetView::default() };
         let older = [OlderRevision { revision: Arc::new(revision), pods: vec![Arc::default()] }];
         let reported = digest_of("\"known\"");
-        let desired =
-            DesiredTemplate { spec_hash: "hash", generation: 1, refresh: desired, reported: Some(&reported) };
+        let desired = DesiredTemplate {
+            spec_hash: "hash",
+            generation: "1".into(),
+            refresh: desired,
+            reported: Some(&reported),
+        };
         desired.restores_older(Some(&deployment), &older)
     }
 
@@ -284,7 +289,8 @@ mod tests {
 
     /// The revision of the spec `wanted`, which this release renders with the image `new`.
     fn of_wanted<'a>(live: Option<&'a DeploymentView>, older: &'a [OlderRevision]) -> Revision<'a> {
-        let desired = DesiredTemplate { spec_hash: "wanted", generation: 3, refresh: None, reported: None };
+        let desired =
+            DesiredTemplate { spec_hash: "wanted", generation: "3".into(), refresh: None, reported: None };
         revision(desired, template("reader", false, "new"), BTreeMap::new(), (live, &[]), older)
     }
 
@@ -304,7 +310,8 @@ mod tests {
         };
         let revision = ReplicaSetView { rendered: Some(Box::new(rendered)), ..ReplicaSetView::default() };
         let older = [OlderRevision { revision: Arc::new(revision), pods: vec![Arc::default()] }];
-        let desired = DesiredTemplate { spec_hash: "wanted", generation: 3, refresh: None, reported: None };
+        let desired =
+            DesiredTemplate { spec_hash: "wanted", generation: "3".into(), refresh: None, reported: None };
         for (token, is_used) in [(None, false), (Some("other"), false), (Some("reader"), true)] {
             let live = DeploymentView {
                 resolved: Some(record("mistake")),
@@ -335,7 +342,7 @@ mod tests {
                 template("reader", has_token, "old"),
                 "{token:?}: the rest stays pinned"
             );
-            assert_eq!(found.annotations(3)[labels::TEMPLATE], found.template.to_string(), "{token:?}");
+            assert_eq!(found.annotations("3")[labels::TEMPLATE], found.template.to_string(), "{token:?}");
         }
     }
 

@@ -22,7 +22,7 @@ pub(super) fn config_map(valid: &ValidInference) -> ConfigMap {
         ("path", MODEL_PATH.to_owned()),
     ];
     ConfigMap {
-        metadata: metadata(valid, names::config_map(&valid.name)),
+        metadata: metadata(valid, names::config_map(&valid.name, valid.track)),
         data: Some(data.map(|(key, value)| (key.to_owned(), value)).into()),
         ..ConfigMap::default()
     }

@@ -34,11 +34,14 @@ pub(super) fn deployment(
         Strategy::Surge => (1, 0),
         Strategy::Replace => (0, 1),
     };
-    let mut metadata = metadata(valid, names::deployment(&valid.name));
-    metadata.annotations = Some(revision.annotations(valid.generation));
+    let mut metadata = metadata(valid, names::deployment(&valid.name, valid.track));
+    metadata.annotations = Some(revision.annotations(&valid.generation_of_template()));
     let spec = DeploymentSpec {
         replicas: Some(valid.replicas.saturating_add(handover.surplus)),
-        selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },
+        selector: LabelSelector {
+            match_labels: Some(selector(&valid.name, valid.track)),
+            ..LabelSelector::default()
+        },
         strategy: Some(DeploymentStrategy {
             type_: Some("RollingUpdate".to_owned()),
             rolling_update: Some(RollingUpdateDeployment {

@@ -30,10 +30,10 @@ pub(super) fn pod_disruption_budget(
         2.. => (Some(IntOrString::Int(1)), None),
     };
     Some(PodDisruptionBudget {
-        metadata: metadata(valid, names::pod_disruption_budget(&valid.name)),
+        metadata: metadata(valid, names::pod_disruption_budget(&valid.name, valid.track)),
         spec: Some(PodDisruptionBudgetSpec {
             selector: Some(LabelSelector {
-                match_labels: Some(selector(&valid.name)),
+                match_labels: Some(selector(&valid.name, valid.track)),
                 ..LabelSelector::default()
             }),
             max_unavailable,

@@ -23,9 +23,9 @@ pub(super) fn service(valid: &ValidInference, revision: &Revision<'_>, observed:
     // Pods of an older revision may listen on IPv4 alone.
     let is_dual = valid.listen == Listen::Dual && revision.is_deployed && observed.others().next().is_none();
     Service {
-        metadata: metadata(valid, names::service(&valid.name)),
+        metadata: metadata(valid, names::service(&valid.name, valid.track)),
         spec: Some(ServiceSpec {
-            selector: Some(selector(&valid.name)),
+            selector: Some(selector(&valid.name, valid.track)),
             ports: Some(all_ports(revision, observed)),
             ip_family_policy: is_dual.then(|| "PreferDualStack".to_owned()),
             ..ServiceSpec::default()
@@ -90,5 +90,5 @@ fn ports(template: &Value) -> Vec<ServicePort> {
 
 /// The URL of the Service inside the cluster.
 pub(in crate::plan) fn url(valid: &ValidInference) -> String {
-    format!("http://{}.{}.svc:{HTTP_PORT}", names::service(&valid.name), valid.namespace)
+    format!("http://{}.{}.svc:{HTTP_PORT}", names::service(&valid.name, valid.track), valid.namespace)
 }

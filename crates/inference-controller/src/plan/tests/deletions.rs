@@ -158,7 +158,7 @@ fn edit_record(scene: &mut Scene, reported: &[&str], other: &[&str]) {
 
 fn due_in(doubt: Doubt) -> Option<Vec<String>> {
     match doubt {
-        Doubt::Object => None,
+        Doubt::Object | Doubt::Endpoint => None,
         Doubt::Pace { due, now: _ } => Some(due),
     }
 }

@@ -1,0 +1,375 @@
+//! How requests reach an AIInference, and how two versions of it share them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::source;
+use crate::{
+    pods::{EnvVar, Resources},
+    schema::{self, rules},
+};
+
+/// Steps of a canary, at most.
+pub const MAX_STEPS: usize = 16;
+
+/// Default of `minSeconds` of a step.
+pub const DEFAULT_STEP_SECONDS: i32 = 300;
+
+/// The route through a Gateway of the Gateway API.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("size(self.hostnames) > 0 || (size(self.pathPrefixes) > 0 && \
+                            self.pathPrefixes.all(prefix, !(prefix in ['/v1', '/v2'])))")
+        .message("needs hostnames, or pathPrefixes other than /v1 and /v2: routes with the same match hide each other")
+        .field_path(".hostnames")
+)]
+pub struct Gateway {
+    /// Name of the Gateway. Required.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub name: String,
+
+    /// Namespace of the Gateway, whose listener must allow routes from this namespace. Default: that of this object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = rules::object_name())]
+    pub namespace: Option<String>,
+
+    /// Listener of the Gateway. Default: all that allow this route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub section_name: Option<String>,
+
+    /// Further Gateways, at most 7. All of them must accept the route before a canary goes on. Default: none.
+    #[serde(default)]
+    #[schemars(length(max = 7))]
+    pub more: Vec<ParentGateway>,
+
+    /// Host names of the requests, at most 16; `*.example.com` for all below a domain. Default: those of the listener, and then
+    /// pathPrefixes must differ from /v1 and /v2.
+    #[serde(default)]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
+    #[x_kube(validation = Rule::new(
+        r"self.all(host, host.matches(r'^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))"
+    ).message("must be host names in lower case, such as chat.example.com or *.example.com, without port"))]
+    pub hostnames: Vec<String>,
+
+    /// Paths of the requests, at most 8. A longer path that ends with /v1 or /v2, such as /chat/v1, reaches the engine without
+    /// what is before that. Others are not changed. Paths outside of them are not served: engines have dangerous ones.
+    /// Default: /v1, and /v2 with triton.
+    #[serde(default)]
+    #[schemars(length(max = 8), inner(length(min = 2, max = 256)))]
+    #[x_kube(validation = Rule::new(r"self.all(path, path.matches(r'^(/[-A-Za-z0-9._~]+)+$'))")
+        .message("must be paths such as /v1 or /chat/v1, without a slash at the end, and not / alone"))]
+    pub path_prefixes: Vec<String>,
+
+    /// Seconds after which the gateway ends a request. 0: never. A gateway with Envoy ends requests after 15 s unless the
+    /// route says otherwise, and this route always does. Default: 0.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 86_400))]
+    pub request_timeout_seconds: i32,
+}
+
+/// Another Gateway.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ParentGateway {
+    /// Name of the Gateway. Required.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub name: String,
+
+    /// Namespace of the Gateway. Default: that of this object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = rules::object_name())]
+    pub namespace: Option<String>,
+
+    /// Listener of the Gateway. Default: all that allow this route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub section_name: Option<String>,
+}
+
+/// A second version, the candidate, which gets a share of the requests.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(
+        "has(self.modelSource) || has(self.manifestDigest) || has(self.image) || has(self.engineVersion) || \
+         has(self.args) || has(self.env) || has(self.resources)"
+    ).message("must differ from the top level: set modelSource, manifestDigest, image, engineVersion, args, env or resources"),
+    validation = Rule::new("self.weightPercent == 0 || size(self.steps) == 0")
+        .message("must not be set together with steps").field_path(".weightPercent"),
+    validation = Rule::new("self.promotion != 'Auto' || size(self.steps) > 0")
+        .message("must not be Auto without steps, whose end it waits for").field_path(".promotion")
+)]
+pub struct Canary {
+    /// Location of the candidate's weights, as spec.modelSource. Default: as stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = source::MAX_LENGTH))]
+    #[x_kube(
+        validation = source::location_rule(),
+        validation = source::characters_rule(),
+        validation = source::segments_rule()
+    )]
+    pub model_source: Option<String>,
+
+    /// Digest of the candidate's SHA256SUMS file, as spec.modelStore.manifestDigest. Default: as stable, and none with another
+    /// modelSource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71))]
+    #[x_kube(validation = rules::sha256_digest())]
+    pub manifest_digest: Option<String>,
+
+    /// Image of the candidate's engine. Default: as stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = rules::image())]
+    pub image: Option<String>,
+
+    /// Version of the engine in that image, as spec.engineVersion. Default: as stable, and none with another image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new(r"self.matches(r'^v?[0-9]+[.][0-9]+([.][0-9]+)?$')")
+        .message("must be a version such as 0.17 or v0.17.1"))]
+    pub engine_version: Option<String>,
+
+    /// Arguments of the candidate's engine, in place of spec.args. Default: as stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64), inner(length(max = 1024)))]
+    pub args: Option<Vec<String>>,
+
+    /// Environment of the candidate's engine, in place of spec.env. Default: as stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub env: Option<Vec<EnvVar>>,
+
+    /// Requests and limits of the candidate's engine, in place of spec.resources. Default: as stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+
+    /// Pods of the candidate, beside those of stable. No autoscaler changes them. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub replicas: i32,
+
+    /// Share of the requests in percent that the candidate gets until this field is changed. 0 without steps: none, to
+    /// try the candidate by its own Service or by match. Not together with steps. Default: 0.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100))]
+    pub weight_percent: i32,
+
+    /// Shares that the candidate gets one after the other, at most 16, each larger than the one before. Default: none.
+    #[serde(default)]
+    #[schemars(length(max = MAX_STEPS))]
+    #[x_kube(validation = Rule::new(
+        "self.map(step, step.weightPercent).isSorted() && \
+         self.all(step, self.exists_one(other, other.weightPercent == step.weightPercent))"
+    ).message("must have rising values of weightPercent"))]
+    pub steps: Vec<CanaryStep>,
+
+    /// Requests with one of these headers always go to the candidate once it is ready, at most 4. Default: none.
+    #[serde(default, rename = "match")]
+    #[schemars(length(max = 4))]
+    pub matches: Vec<HeaderMatch>,
+
+    /// What follows the last step. Manual: the candidate keeps its share until approvedSteps is larger than the number of steps.
+    /// Auto: it becomes stable. Default: Manual.
+    #[serde(default)]
+    pub promotion: Promotion,
+
+    /// Steps that are approved. A step with approval begins when this is at least its number, counted from 1. The candidate
+    /// becomes stable when this is larger than the number of steps: 1 without steps. Default: 0.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = MAX_STEPS + 1))]
+    pub approved_steps: i32,
+
+    /// Takes all requests from the candidate at once. Its pods stay until canary is removed. Default: false.
+    #[serde(default)]
+    pub abort: bool,
+}
+
+/// A share that the candidate gets for a time.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CanaryStep {
+    /// Share of the requests in percent, 1 to 100. Required.
+    #[schemars(range(min = 1, max = 100))]
+    pub weight_percent: i32,
+
+    /// Pods of the candidate in this step; they are ready before it begins. Default: canary.replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub replicas: Option<i32>,
+
+    /// Seconds that the step lasts at least, from when all gateways have accepted its share. Default: 300.
+    #[serde(default = "step_seconds")]
+    #[schemars(range(min = 5, max = 604_800))]
+    pub min_seconds: i32,
+
+    /// Whether the step begins only when canary.approvedSteps is at least its number. Default: false.
+    #[serde(default)]
+    pub approval: bool,
+}
+
+/// A header of requests.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct HeaderMatch {
+    /// Name of the header. Required.
+    #[schemars(length(min = 1, max = 256))]
+    #[x_kube(validation = Rule::new(r"self.matches(r'^[A-Za-z0-9-]+$')")
+        .message("must be the name of a header: letters, digits and '-'"))]
+    pub header: String,
+
+    /// Its whole value. Required.
+    #[schemars(length(min = 1, max = 1024))]
+    pub value: String,
+}
+
+/// What follows the last step.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Promotion {
+    #[default]
+    Manual,
+    Auto,
+}
+
+/// The canary as it was observed.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CanaryStatus {
+    /// Starting: its pods come up. Dark: it is ready and gets no share. Analysing: it has the share of a step.
+    /// AwaitingApproval: it keeps the share until approvedSteps rises. Promoting: stable gets its version. Promoted: stable has
+    /// it. RollingBack: its requests end. RolledBack: it was not good enough, and has no pods. Aborted: canary.abort is set.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
+    #[schemars(with = "String", length(max = 64))]
+    pub phase: Option<CanaryPhase>,
+
+    /// Hash of the candidate's version: the top level with the fields of canary.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub revision: String,
+
+    /// Hash of the stable version that it is compared with.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub stable_revision: String,
+
+    /// Number of the step, counted from 1. 0 before the first.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub step: i32,
+
+    /// Share in percent that the route has, and all gateways have accepted.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100))]
+    pub weight_percent: i32,
+
+    /// Pods of the candidate.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub replicas: i32,
+
+    /// Ready pods of the candidate.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub ready_replicas: i32,
+
+    /// When the canary of this version began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+
+    /// When all gateways had accepted the share of the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_started_at: Option<Time>,
+
+    /// Whether the route has sent it requests.
+    #[serde(default)]
+    pub served: bool,
+
+    /// When all gateways had accepted that it gets no requests any more. Its pods stay while requests may still run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draining_since: Option<Time>,
+
+    /// How often it lost its last ready pod while it had a share. After the third time it is rolled back.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub lost: i32,
+
+    /// The last version that was rolled back. It is not tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_rollback: Option<Rollback>,
+}
+
+/// Where a canary is.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CanaryPhase {
+    Starting,
+    Dark,
+    Analysing,
+    AwaitingApproval,
+    Promoting,
+    Promoted,
+    RollingBack,
+    RolledBack,
+    Aborted,
+}
+
+/// A version that was not good enough.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Rollback {
+    /// Hash of the version.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub revision: String,
+
+    /// Why, as in the condition CanaryHealthy.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+
+    /// What was seen.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+
+    /// When it was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+/// The route as it was observed.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteStatus {
+    /// Name of the HTTPRoute.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub name: String,
+
+    /// Whether all gateways have accepted its present rules and found the Services.
+    #[serde(default)]
+    pub accepted: bool,
+
+    /// Host and path for clients: `chat.example.com/v1`. The listener of the Gateway decides between http and https. Absent
+    /// without a host name in spec.gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub address: Option<String>,
+}
+
+fn one() -> i32 {
+    1
+}
+
+fn step_seconds() -> i32 {
+    DEFAULT_STEP_SECONDS
+}

@@ -1,0 +1,202 @@
+//! What conditions and events say about the route and the canary. Pure.
+
+use api::{
+    aiinference::traffic::{Canary, CanaryPhase, CanaryStatus},
+    conditions, reasons,
+};
+use runtime::write::{
+    conditions::Verdict,
+    events::{Note, Severity},
+};
+
+use super::{
+    super::conditions::Assessment,
+    route::{Answer, answer},
+};
+use crate::{observe::Observed, validate::Invalid};
+
+/// What a child apart is, in its refusals.
+pub(crate) const ROUTE: &str = "the HTTPRoute";
+pub(crate) const CANDIDATE: &str = "the candidate";
+
+fn verdict(type_: &'static str, holds: bool, reason: &'static str, message: String) -> Verdict {
+    Verdict { type_, holds, reason, message }
+}
+
+pub(super) fn verdicts(
+    observed: &Observed,
+    canary: Option<&CanaryStatus>,
+    assessment: Option<&Assessment>,
+) -> Vec<Verdict> {
+    let spec = &observed.inference.spec;
+    let traffic = spec.gateway.as_ref().map(|_| traffic_ready(observed));
+    let mut verdicts: Vec<Verdict> = traffic.into_iter().collect();
+    if let Some(status) = canary {
+        verdicts.push(progressing(observed, spec.canary.as_ref(), status, assessment));
+        verdicts.push(healthy(status));
+    }
+    verdicts
+}
+
+fn traffic_ready(observed: &Observed) -> Verdict {
+    let fails = |reason, message| verdict(conditions::TRAFFIC_READY, false, reason, message);
+    if observed.has_no_routes {
+        let message = "the cluster does not serve HTTPRoutes (gateway.networking.k8s.io/v1); install the Gateway API, or \
+                       remove spec.gateway";
+        return fails(reasons::GATEWAY_API_NOT_INSTALLED, message.to_owned());
+    }
+    if let Some((reason, message)) = observed.apart.get(ROUTE) {
+        return fails(reason, message.clone());
+    }
+    let Some(stored) = &observed.route else {
+        return fails(reasons::ROUTE_NOT_OBSERVED, "the HTTPRoute is being created".to_owned());
+    };
+    let gateways: Vec<&str> = stored.spec.parent_refs.iter().map(|parent| &*parent.name).collect();
+    let gateways = gateways.join(", ");
+    match answer(stored) {
+        Answer::Accepted => verdict(
+            conditions::TRAFFIC_READY,
+            true,
+            reasons::ROUTE_ACCEPTED,
+            format!("accepted by Gateway {gateways}"),
+        ),
+        Answer::Missing => fails(
+            reasons::ROUTE_NOT_OBSERVED,
+            format!(
+                "not all gateways ({gateways}) have answered for the present rules; check that they exist, and that a \
+                 controller serves their class"
+            ),
+        ),
+        Answer::Refused { reason, message } => fails(reason, message),
+    }
+}
+
+fn progressing(
+    observed: &Observed,
+    canary: Option<&Canary>,
+    status: &CanaryStatus,
+    assessment: Option<&Assessment>,
+) -> Verdict {
+    let says = |holds, reason, message| verdict(conditions::CANARY_PROGRESSING, holds, reason, message);
+    if let Some((reason, message)) = observed.apart.get(CANDIDATE) {
+        return says(false, reason, message.clone());
+    }
+    let steps = canary.map_or(0, |canary| canary.steps.len());
+    let share = format!("the candidate has {} % of the requests", status.weight_percent);
+    match status.phase {
+        Some(CanaryPhase::Starting) | None => starting(observed, status, assessment),
+        Some(CanaryPhase::Dark) => {
+            says(true, reasons::CANARY_DARK, "the candidate is ready and has no share".to_owned())
+        }
+        Some(CanaryPhase::Analysing) if steps == 0 => says(true, reasons::CANARY_ANALYSING, share),
+        Some(CanaryPhase::Analysing) => {
+            says(true, reasons::CANARY_ANALYSING, format!("step {} of {steps}: {share}", status.step))
+        }
+        Some(CanaryPhase::AwaitingApproval) => {
+            let next = status.step.saturating_add(1);
+            let what = if usize::try_from(status.step).is_ok_and(|step| step >= steps) {
+                "the promotion".to_owned()
+            } else {
+                format!("step {next}")
+            };
+            let message = format!("{share}; {what} waits for spec.canary.approvedSteps: {next}");
+            says(true, reasons::AWAITING_APPROVAL, message)
+        }
+        Some(CanaryPhase::Promoting) => {
+            says(true, reasons::CANARY_PROMOTING, "stable gets the version of the candidate".to_owned())
+        }
+        Some(CanaryPhase::Promoted) => says(
+            true,
+            reasons::COMPLETE,
+            "stable has the version of the candidate; move the fields of spec.canary to the top level"
+                .to_owned(),
+        ),
+        Some(CanaryPhase::RollingBack) => {
+            says(true, reasons::CANARY_ROLLING_BACK, "requests of the candidate end".to_owned())
+        }
+        Some(CanaryPhase::RolledBack) => {
+            let why = status.last_rollback.as_ref().map(|rollback| &*rollback.message).unwrap_or_default();
+            let message = format!("{why}; change spec.canary to try again, or remove it");
+            says(false, reasons::CANARY_ROLLED_BACK, message)
+        }
+        Some(CanaryPhase::Aborted) => {
+            says(false, reasons::CANARY_ABORTED, "spec.canary.abort is set; its pods stay".to_owned())
+        }
+    }
+}
+
+fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Assessment>) -> Verdict {
+    let says = |holds, reason, message| verdict(conditions::CANARY_PROGRESSING, holds, reason, message);
+    let mut of_pods = assessment.into_iter().flat_map(|assessment| &assessment.verdicts);
+    let ready = of_pods.find(|verdict| verdict.type_ == conditions::READY).filter(|ready| !ready.holds);
+    if let Some(Verdict { reason, message, .. }) = ready {
+        let is_coming = super::super::events::UNDER_WAY.contains(reason);
+        return says(is_coming, reason, format!("the candidate: {message}"));
+    }
+    let message = match &observed.route {
+        _ if observed.inference.spec.gateway.is_none() => "the candidate is ready".to_owned(),
+        Some(route) if answer(route) == Answer::Accepted => {
+            format!("stable has to be complete before step {}", status.step.saturating_add(1))
+        }
+        Some(_) | None => "the route has to be accepted with the candidate".to_owned(),
+    };
+    says(true, reasons::CANARY_STARTING, message)
+}
+
+fn healthy(status: &CanaryStatus) -> Verdict {
+    let says = |holds, reason, message| verdict(conditions::CANARY_HEALTHY, holds, reason, message);
+    let rollback = status.last_rollback.as_ref().filter(|rollback| rollback.revision == status.revision);
+    if let Some(rollback) = rollback {
+        return says(false, reasons::CANDIDATE_UNREADY, rollback.message.clone());
+    }
+    if status.phase == Some(CanaryPhase::Aborted) {
+        return says(false, reasons::CANARY_ABORTED, "spec.canary.abort is set".to_owned());
+    }
+    let is_lost =
+        status.step > 0 && status.step_started_at.is_none() && status.lost > 0 && status.ready_replicas == 0;
+    if is_lost {
+        let message =
+            format!("the candidate has no ready pod; it has lost the last one {} times", status.lost);
+        return says(false, reasons::CANDIDATE_UNREADY, message);
+    }
+    says(true, reasons::CANARY_PASSING, "nothing speaks against the candidate".to_owned())
+}
+
+pub(super) fn invalid(invalid: &Invalid) -> Verdict {
+    let message = format!("spec.canary: {invalid}");
+    verdict(conditions::CANARY_PROGRESSING, false, reasons::INVALID_SPEC, message)
+}
+
+pub(super) fn replace(verdicts: &mut Vec<Verdict>, verdict: Verdict) {
+    verdicts.retain(|known| known.type_ != verdict.type_);
+    verdicts.push(verdict);
+}
+
+/// What has changed since the last status.
+pub(super) fn notes(
+    before: Option<&CanaryStatus>,
+    now: Option<&CanaryStatus>,
+    canary: Option<&Canary>,
+) -> Vec<Note> {
+    let Some(now) = now else { return Vec::new() };
+    let mut notes = Vec::new();
+    let mut note = |severity, reason, message| notes.push(Note { severity, reason, message });
+    if canary.is_some() && before.is_none_or(|before| before.revision != now.revision) {
+        note(Severity::Normal, reasons::CANARY_STARTED, format!("candidate {} starts", now.revision));
+    }
+    let share = before.map_or(0, |before| before.weight_percent);
+    if share != now.weight_percent {
+        let message = format!("{share} % -> {} % of the requests", now.weight_percent);
+        note(Severity::Normal, reasons::TRAFFIC_SHIFTED, message);
+    }
+    let became = |phase| now.phase == Some(phase) && before.is_none_or(|before| before.phase != Some(phase));
+    if became(CanaryPhase::Promoted) {
+        note(Severity::Normal, reasons::CANARY_PROMOTED, format!("stable has version {}", now.revision));
+    }
+    if let Some(rollback) = &now.last_rollback
+        && before.is_none_or(|before| before.last_rollback.as_ref() != Some(rollback))
+    {
+        note(Severity::Warning, reasons::CANARY_ROLLED_BACK_EVENT, rollback.message.clone());
+    }
+    notes
+}

@@ -1,0 +1,188 @@
+//! The HTTPRoute: which requests reach which version, and what the gateways say about it. Pure.
+//!
+//! The whole route is this controller's, because `rules` is one list with one owner.
+
+use api::{
+    aiinference::{
+        AIInference, Engine,
+        traffic::{Gateway, ParentGateway},
+    },
+    reasons,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+
+use super::state::{Route, Share};
+use crate::{
+    engine::HTTP_PORT,
+    http_route::{
+        BackendRef, Filter, GROUP, Header, HttpRoute, Match, ParentRef, Path, Rewrite, RouteParent,
+        RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
+    },
+    names::{self, Track},
+};
+
+/// What the gateways say about the stored rules.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    Accepted,
+    /// One of them has not looked at the present rules.
+    Missing,
+    /// One of them does not accept them: reason and message of the condition.
+    Refused {
+        reason: &'static str,
+        message: String,
+    },
+}
+
+/// The route of an AIInference with `spec.gateway`. `metadata`: of a child.
+pub(super) fn route(
+    inference: &AIInference,
+    gateway: &Gateway,
+    share: Share,
+    metadata: ObjectMeta,
+) -> HttpRoute {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let backend = |track, weight| BackendRef {
+        group: String::new(),
+        kind: "Service".to_owned(),
+        name: names::service(name, track),
+        port: HTTP_PORT,
+        weight,
+    };
+    let timeouts = Timeouts { request: format!("{}s", gateway.request_timeout_seconds) };
+    let shared: Vec<BackendRef> = match share.is_known {
+        true => vec![backend(Track::Stable, 100 - share.weight), backend(Track::Canary, share.weight)],
+        false => vec![backend(Track::Stable, 100)],
+    };
+    let headers = inference.spec.canary.iter().filter(|_| share.matches).flat_map(|canary| &canary.matches);
+    let headers: Vec<Header> = headers
+        .map(|known| Header {
+            type_: "Exact".to_owned(),
+            name: known.header.clone(),
+            value: known.value.clone(),
+        })
+        .collect();
+    let rule = |prefix: &str, header: Option<&Header>, backend_refs: &[BackendRef]| Rule {
+        matches: vec![Match {
+            path: Path { type_: "PathPrefix".to_owned(), value: prefix.to_owned() },
+            headers: header.into_iter().cloned().collect(),
+        }],
+        filters: rewrite(prefix).into_iter().collect(),
+        backend_refs: backend_refs.to_vec(),
+        timeouts: timeouts.clone(),
+    };
+    let to_candidate = [backend(Track::Canary, 100)];
+    let mut rules = Vec::new();
+    for prefix in prefixes(inference.spec.engine, gateway) {
+        rules.extend(headers.iter().map(|header| rule(&prefix, Some(header), &to_candidate)));
+        rules.push(rule(&prefix, None, &shared));
+    }
+    let spec = RouteSpec { parent_refs: parents(gateway), hostnames: gateway.hostnames.clone(), rules };
+    HttpRoute { metadata, spec, status: RouteState::default() }
+}
+
+/// The roots of the engines' APIs.
+const ROOTS: [&str; 2] = ["/v1", "/v2"];
+
+fn prefixes(engine: Engine, gateway: &Gateway) -> Vec<String> {
+    match (gateway.path_prefixes.is_empty(), engine) {
+        (false, _) => gateway.path_prefixes.clone(),
+        (true, Engine::Triton) => vec!["/v2".to_owned()],
+        (true, Engine::Vllm | Engine::Tgi) => vec!["/v1".to_owned()],
+    }
+}
+
+/// Removes what is before the root of the engine's API.
+fn rewrite(prefix: &str) -> Option<Filter> {
+    let root = ROOTS.into_iter().find(|root| prefix.ends_with(root) && prefix != *root)?;
+    let path = Rewrite { type_: "ReplacePrefixMatch".to_owned(), replace_prefix_match: root.to_owned() };
+    Some(Filter { type_: "URLRewrite".to_owned(), url_rewrite: UrlRewrite { path } })
+}
+
+fn parents(gateway: &Gateway) -> Vec<ParentRef> {
+    let first = ParentGateway {
+        name: gateway.name.clone(),
+        namespace: gateway.namespace.clone(),
+        section_name: gateway.section_name.clone(),
+    };
+    let parent = |known: &ParentGateway| ParentRef {
+        group: GROUP.to_owned(),
+        kind: "Gateway".to_owned(),
+        name: known.name.clone(),
+        namespace: known.namespace.clone(),
+        section_name: known.section_name.clone(),
+    };
+    [&first].into_iter().chain(&gateway.more).map(parent).collect()
+}
+
+/// What the stored rules give to the candidate, and whether all gateways have accepted them.
+pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
+    let Some(stored) = stored else { return Route::default() };
+    let candidate = names::service(name, Track::Canary);
+    let mut share = Share::default();
+    for rule in &stored.spec.rules {
+        let is_of_header = rule.matches.iter().any(|known| !known.headers.is_empty());
+        for backend in rule.backend_refs.iter().filter(|backend| backend.name == candidate) {
+            if is_of_header {
+                share.matches |= backend.weight > 0;
+            } else {
+                share.is_known = true;
+                share.weight = share.weight.max(backend.weight);
+            }
+        }
+    }
+    Route { share, is_accepted: answer(stored) == Answer::Accepted }
+}
+
+/// What all gateways of the stored route say about its present generation.
+pub(super) fn answer(stored: &HttpRoute) -> Answer {
+    let generation = stored.metadata.generation;
+    let namespace = stored.metadata.namespace.as_deref();
+    let mut is_missing = stored.spec.parent_refs.is_empty();
+    for parent in &stored.spec.parent_refs {
+        let said: Vec<&RouteParent> = stored
+            .status
+            .parents
+            .iter()
+            .filter(|said| is_same(&said.parent_ref, parent, namespace))
+            .collect();
+        for (type_, refused) in
+            [("Accepted", reasons::ROUTE_REJECTED), ("ResolvedRefs", reasons::BACKEND_NOT_RESOLVED)]
+        {
+            let now = |condition: &&Condition| {
+                condition.type_ == type_ && condition.observed_generation >= generation
+            };
+            let found: Vec<&Condition> = said.iter().flat_map(|said| &said.conditions).filter(now).collect();
+            if let Some(no) = found.iter().find(|condition| condition.status == "False") {
+                let message = format!("Gateway {}: {} ({})", parent.name, no.message, no.reason);
+                return Answer::Refused { reason: refused, message };
+            }
+            is_missing |= found.iter().all(|condition| condition.status != "True");
+        }
+        let partly = said.iter().flat_map(|said| &said.conditions).find(|condition| {
+            condition.type_ == "PartiallyInvalid"
+                && condition.status == "True"
+                && condition.observed_generation >= generation
+        });
+        if let Some(partly) = partly {
+            let message = format!("Gateway {}: {} ({})", parent.name, partly.message, partly.reason);
+            return Answer::Refused { reason: reasons::ROUTE_REJECTED, message };
+        }
+    }
+    if is_missing { Answer::Missing } else { Answer::Accepted }
+}
+
+/// A gateway repeats the reference as it was written, or with defaults.
+fn is_same(said: &ParentRef, parent: &ParentRef, namespace: Option<&str>) -> bool {
+    let namespace_of = |known: &ParentRef| known.namespace.as_deref().or(namespace).map(str::to_owned);
+    said.name == parent.name
+        && said.section_name == parent.section_name
+        && namespace_of(said) == namespace_of(parent)
+}
+
+/// Host and path for clients, if one host name is known. The listener of the gateway decides whether it speaks TLS.
+pub(super) fn address(inference: &AIInference, gateway: &Gateway) -> Option<String> {
+    let host = gateway.hostnames.iter().find(|host| !host.starts_with('*'))?;
+    let prefix = prefixes(inference.spec.engine, gateway).into_iter().next()?;
+    Some(format!("{host}{prefix}"))
+}

@@ -1,0 +1,406 @@
+//! The canary as a state machine: what was decided before and what is seen now give what is decided next. Pure.
+//!
+//! Weights go up one step at a time, and only while the gateways have accepted the rules of before and the candidate has
+//! ready pods. They go down to 0 at any time. Pods that had requests end only after the gateways have accepted that they get
+//! no more, and the requests have had time to end.
+
+use std::time::Duration;
+
+use api::{
+    aiinference::traffic::{Canary, CanaryPhase, CanaryStatus, CanaryStep, Promotion, Rollback},
+    reasons,
+};
+use jiff::Timestamp;
+use runtime::write::conditions::whole_seconds;
+use workload::time::remaining;
+
+/// How often a candidate may lose its last ready pod.
+const LOSSES: i32 = 2;
+
+/// What is seen of both versions and of the route.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// Hash of the candidate's version.
+    pub(crate) revision: String,
+    /// Hash of the version that stable should have.
+    pub(crate) stable: String,
+    /// All replicas of stable are ready and have that version.
+    pub(crate) stable_is_complete: bool,
+    pub(crate) candidate: Pods,
+    /// `None` without `spec.gateway`.
+    pub(crate) route: Option<Route>,
+    /// How long requests of the candidate may still run after it has got the last.
+    pub(crate) drain: Duration,
+}
+
+/// The pods of the candidate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pods {
+    /// Whether it has children.
+    pub(crate) exists: bool,
+    pub(crate) all: i32,
+    /// Ready, of its present version.
+    pub(crate) ready: i32,
+    /// Whether its Service has a ready endpoint.
+    pub(crate) has_endpoint: bool,
+}
+
+/// The rules of the route as they are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Route {
+    pub(crate) share: Share,
+    /// All gateways have accepted these rules.
+    pub(crate) is_accepted: bool,
+}
+
+/// What the candidate gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Share {
+    /// Percent of the requests.
+    pub(crate) weight: i32,
+    /// Requests with the headers of `canary.match`.
+    pub(crate) matches: bool,
+    /// The route knows its Service. A weight of 0 makes gateways get ready for it.
+    pub(crate) is_known: bool,
+}
+
+impl Share {
+    fn has_requests(self) -> bool {
+        self.weight > 0 || self.matches
+    }
+}
+
+/// What becomes of the children of the candidate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Wanted {
+    /// They are applied, with so many pods.
+    Replicas(i32),
+    /// They stay as they are.
+    Kept,
+    Deleted,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Next {
+    pub(crate) status: Option<CanaryStatus>,
+    pub(crate) promoted: Option<String>,
+    pub(crate) share: Share,
+    pub(crate) pods: Wanted,
+    /// When time alone changes the decision.
+    pub(crate) wait: Option<Duration>,
+}
+
+/// `before` and `promoted`: of the status. `canary`: of the spec.
+pub(crate) fn next(
+    before: Option<&CanaryStatus>,
+    promoted: Option<&str>,
+    canary: Option<&Canary>,
+    seen: &Seen,
+    now: Timestamp,
+) -> Next {
+    let Some(canary) = canary else {
+        let Some(before) = before.cloned().or_else(|| seen.candidate.exists.then(CanaryStatus::default))
+        else {
+            return Next {
+                status: None,
+                promoted: None,
+                share: Share::default(),
+                pods: Wanted::Deleted,
+                wait: None,
+            };
+        };
+        let ended = ended(before, CanaryPhase::RollingBack, seen, now);
+        let status = ended.status.filter(|_| seen.candidate.exists || ended.pods != Wanted::Deleted);
+        return Next { status, promoted: None, ..ended };
+    };
+    let is_promoted = promoted == Some(&*seen.revision);
+    // Of a status that was lost, only the route is left. Its pods may have any version.
+    let lost = || CanaryStatus { served: shared(seen).is_known, ..CanaryStatus::default() };
+    let before = before.cloned().unwrap_or_else(lost);
+    if before.revision != seen.revision {
+        return match ended(before, CanaryPhase::RollingBack, seen, now) {
+            // The pods of the version of before have no requests any more.
+            Next { status, pods: Wanted::Deleted, .. } => {
+                let status = begun(status.and_then(|status| status.last_rollback), seen, now);
+                going_on(status, canary, seen, now)
+            }
+            waiting => waiting,
+        };
+    }
+    if is_promoted {
+        return promoting(before, canary, seen, now);
+    }
+    if is_rejected(&before) {
+        return rolled_back(before, seen, now);
+    }
+    if canary.abort {
+        let share = Share { weight: 0, matches: false, ..shared(seen) };
+        let (step, step_started_at) = (0, None);
+        let status = CanaryStatus { phase: Some(CanaryPhase::Aborted), step, step_started_at, ..before };
+        return told(status, share, Wanted::Replicas(canary.replicas), seen, None);
+    }
+    going_on(before, canary, seen, now)
+}
+
+fn begun(last_rollback: Option<Rollback>, seen: &Seen, now: Timestamp) -> CanaryStatus {
+    CanaryStatus {
+        phase: Some(CanaryPhase::Starting),
+        revision: seen.revision.clone(),
+        stable_revision: seen.stable.clone(),
+        started_at: Some(whole_seconds(now)),
+        last_rollback,
+        ..CanaryStatus::default()
+    }
+}
+
+fn is_rejected(status: &CanaryStatus) -> bool {
+    status.last_rollback.as_ref().is_some_and(|rollback| rollback.revision == status.revision)
+}
+
+fn shared(seen: &Seen) -> Share {
+    seen.route.map(|route| route.share).unwrap_or_default()
+}
+
+/// The plan with what is seen in its status.
+fn told(status: CanaryStatus, share: Share, pods: Wanted, seen: &Seen, wait: Option<Duration>) -> Next {
+    let weight_percent = match seen.route {
+        Some(Route { share, is_accepted: true }) => share.weight,
+        Some(_) => status.weight_percent,
+        None => 0,
+    };
+    let Pods { all: replicas, ready: ready_replicas, .. } = seen.candidate;
+    // The status knows it before the first request comes: whatever happens between two writes, pods that may have requests
+    // are not taken for pods that never had any.
+    let is_first = share.has_requests() && !status.served;
+    let served = status.served || share.has_requests() || shared(seen).has_requests();
+    let status = CanaryStatus { weight_percent, replicas, ready_replicas, served, ..status };
+    let (share, wait) = if is_first { (without_requests(seen), Some(Duration::ZERO)) } else { (share, wait) };
+    Next { status: Some(status), promoted: None, share, pods, wait }
+}
+
+/// Takes the requests from the candidate, waits until they have ended, and then removes it.
+fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) -> Next {
+    let before = CanaryStatus { phase: Some(phase), step_started_at: None, ..before };
+    let Route { share, is_accepted } = seen.route.unwrap_or_default();
+    let known = Share { is_known: share.is_known, ..Share::default() };
+    if share.has_requests() || share.is_known && before.served && !is_accepted {
+        return told(CanaryStatus { draining_since: None, ..before }, known, Wanted::Kept, seen, None);
+    }
+    let since = before.draining_since.clone().unwrap_or_else(|| whole_seconds(now));
+    let drain = if before.served { seen.drain } else { Duration::ZERO };
+    let wait = remaining(drain, since.0, now);
+    let before = CanaryStatus { draining_since: Some(since), ..before };
+    match (wait, share.is_known) {
+        (Some(wait), _) => told(before, known, Wanted::Kept, seen, Some(wait)),
+        // A route must not name a Service that does not exist.
+        (None, true) => told(before, Share::default(), Wanted::Kept, seen, None),
+        (None, false) => told(before, Share::default(), Wanted::Deleted, seen, None),
+    }
+}
+
+/// Stable gets the version of the candidate, which serves until all of stable has it.
+fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) -> Next {
+    let promoted = Some(seen.revision.clone());
+    let is_over = before.phase == Some(CanaryPhase::Promoted);
+    if is_over || seen.stable_is_complete && seen.stable == seen.revision {
+        let stable_revision = seen.revision.clone();
+        return Next {
+            promoted,
+            ..ended(CanaryStatus { stable_revision, ..before }, CanaryPhase::Promoted, seen, now)
+        };
+    }
+    let step = Steps::of(canary).at(before.step);
+    let share = if seen.candidate.has_endpoint { shared(seen) } else { without_requests(seen) };
+    let status = CanaryStatus { phase: Some(CanaryPhase::Promoting), ..before };
+    let replicas = step.map_or(canary.replicas, |step| step.replicas);
+    Next { promoted, ..told(status, share, Wanted::Replicas(replicas), seen, None) }
+}
+
+fn rolled_back(before: CanaryStatus, seen: &Seen, now: Timestamp) -> Next {
+    match ended(before, CanaryPhase::RollingBack, seen, now) {
+        Next { status: Some(status), pods: Wanted::Deleted, share, .. } => {
+            let status = CanaryStatus { phase: Some(CanaryPhase::RolledBack), ..status };
+            told(status, share, Wanted::Replicas(0), seen, None)
+        }
+        waiting => waiting,
+    }
+}
+
+fn without_requests(seen: &Seen) -> Share {
+    Share { weight: 0, matches: false, ..shared(seen) }
+}
+
+/// A step with its defaults.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    number: i32,
+    weight: i32,
+    replicas: i32,
+    lasts: Duration,
+    needs_approval: bool,
+}
+
+/// The steps of a canary. A fixed share is one step that does not end by itself.
+struct Steps {
+    all: Vec<Step>,
+    /// What `approvedSteps` must be for the promotion.
+    promotes: i32,
+    is_fixed: bool,
+}
+
+impl Steps {
+    fn of(canary: &Canary) -> Self {
+        let is_fixed = canary.steps.is_empty();
+        if is_fixed && canary.weight_percent == 0 {
+            return Self { all: Vec::new(), promotes: 1, is_fixed };
+        }
+        if is_fixed {
+            let (number, weight, replicas) = (1, canary.weight_percent, canary.replicas);
+            let step = Step { number, weight, replicas, lasts: Duration::ZERO, needs_approval: false };
+            return Self { all: vec![step], promotes: 1, is_fixed };
+        }
+        let step = |(number, step): (i32, &CanaryStep)| Step {
+            number,
+            weight: step.weight_percent,
+            replicas: step.replicas.unwrap_or(canary.replicas),
+            lasts: Duration::from_secs(u64::from(step.min_seconds.unsigned_abs())),
+            needs_approval: step.approval,
+        };
+        let all: Vec<Step> = (1..).zip(&canary.steps).map(step).collect();
+        Self { promotes: i32::try_from(all.len()).unwrap_or(i32::MAX - 1) + 1, all, is_fixed }
+    }
+
+    /// The step of this number. After the last one was removed from the spec: the last.
+    fn at(&self, number: i32) -> Option<Step> {
+        let index = usize::try_from(number).ok()?.checked_sub(1)?;
+        self.all.get(index).or(self.all.last()).copied()
+    }
+
+    fn after(&self, number: i32) -> Option<Step> {
+        self.all.get(usize::try_from(number).ok()?).copied()
+    }
+}
+
+fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) -> Next {
+    let steps = Steps::of(canary);
+    let before = CanaryStatus { draining_since: None, ..before };
+    if before.stable_revision != seen.stable {
+        // It would be compared with a version that leaves.
+        let stable_revision =
+            if seen.stable_is_complete { seen.stable.clone() } else { before.stable_revision };
+        let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
+        let status = CanaryStatus { stable_revision, step, step_started_at, phase, ..before };
+        return told(status, without_requests(seen), Wanted::Replicas(canary.replicas), seen, None);
+    }
+    match steps.at(before.step) {
+        Some(step) => in_step(before, step, &steps, canary, seen, now),
+        None => starting(before, &steps, canary, seen),
+    }
+}
+
+/// Before the first step: the pods come up, and the route learns their Service.
+fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -> Next {
+    let first = steps.after(0);
+    let replicas = first.map_or(canary.replicas, |step| step.replicas);
+    let has_all = seen.candidate.ready >= replicas;
+    let is_ready = has_all && seen.candidate.has_endpoint;
+    let known = shared(seen).is_known;
+    let matches = seen.candidate.has_endpoint
+        && known
+        && !canary.matches.is_empty()
+        && (has_all || shared(seen).matches);
+    let share = Share { weight: 0, matches, is_known: seen.route.is_some() && (known || is_ready) };
+    let pods = Wanted::Replicas(replicas);
+    let status = |phase, step| CanaryStatus { phase: Some(phase), step, ..before.clone() };
+    if !is_ready {
+        return told(status(CanaryPhase::Starting, 0), share, pods, seen, None);
+    }
+    let Some(first) = first else {
+        let dark = told(status(CanaryPhase::Dark, 0), share, pods, seen, None);
+        let is_approved = canary.approved_steps >= steps.promotes;
+        return if is_approved { promoted(dark, seen) } else { dark };
+    };
+    let is_expected = seen.route.is_some_and(|route| route.is_accepted && route.share.is_known);
+    if !is_expected || !seen.stable_is_complete {
+        return told(status(CanaryPhase::Starting, 0), share, pods, seen, None);
+    }
+    if first.needs_approval && canary.approved_steps < first.number {
+        return told(status(CanaryPhase::AwaitingApproval, 0), share, pods, seen, None);
+    }
+    let share = Share { weight: first.weight, ..share };
+    told(status(CanaryPhase::Analysing, first.number), share, pods, seen, None)
+}
+
+fn in_step(
+    before: CanaryStatus,
+    step: Step,
+    steps: &Steps,
+    canary: &Canary,
+    seen: &Seen,
+    now: Timestamp,
+) -> Next {
+    let pods = Wanted::Replicas(step.replicas);
+    let before = CanaryStatus { step: step.number, ..before };
+    if !seen.candidate.has_endpoint {
+        let lost = before.lost + i32::from(before.step_started_at.is_some());
+        let status =
+            CanaryStatus { lost, step_started_at: None, phase: Some(CanaryPhase::Analysing), ..before };
+        if lost > LOSSES {
+            let message =
+                format!("the candidate has lost its last ready pod {lost} times while it had a share");
+            return rolled_back(rejected(status, reasons::CANDIDATE_UNREADY, message, now), seen, now);
+        }
+        return told(status, without_requests(seen), pods, seen, None);
+    }
+    let Some(route) = seen.route else {
+        // The API server refuses a step without a gateway. An object that is older than the rule waits.
+        return told(before, Share::default(), pods, seen, None);
+    };
+    let may_rise = route.is_accepted && route.share.is_known && seen.candidate.ready >= step.replicas;
+    let weight = if may_rise { step.weight } else { step.weight.min(route.share.weight) };
+    let share = Share { weight, matches: !canary.matches.is_empty(), is_known: true };
+    let is_in_force = route.is_accepted && route.share.weight == step.weight;
+    let since = before.step_started_at.clone().or_else(|| is_in_force.then(|| whole_seconds(now)));
+    let status =
+        CanaryStatus { step_started_at: since.clone(), phase: Some(CanaryPhase::Analysing), ..before };
+    let (Some(since), true) = (since, is_in_force) else { return told(status, share, pods, seen, None) };
+    if let Some(wait) = remaining(step.lasts, since.0, now) {
+        return told(status, share, pods, seen, Some(wait));
+    }
+    let awaits = CanaryStatus { phase: Some(CanaryPhase::AwaitingApproval), ..status.clone() };
+    match steps.after(step.number) {
+        Some(next) if next.needs_approval && canary.approved_steps < next.number => {
+            told(awaits, share, pods, seen, None)
+        }
+        Some(next) => {
+            // Its pods first; the weight follows when they are ready.
+            let status = CanaryStatus { step: next.number, step_started_at: None, ..status };
+            let weight = if seen.candidate.ready >= next.replicas { next.weight } else { share.weight };
+            told(status, Share { weight, ..share }, Wanted::Replicas(next.replicas), seen, None)
+        }
+        None if canary.approved_steps >= steps.promotes || canary.promotion == Promotion::Auto => {
+            promoted(told(status, share, pods, seen, None), seen)
+        }
+        None if steps.is_fixed => told(status, share, pods, seen, None),
+        None => told(awaits, share, pods, seen, None),
+    }
+}
+
+/// From now on, stable has the version of the candidate.
+fn promoted(next: Next, seen: &Seen) -> Next {
+    let status = next.status.map(|status| CanaryStatus { phase: Some(CanaryPhase::Promoting), ..status });
+    Next { status, promoted: Some(seen.revision.clone()), ..next }
+}
+
+fn rejected(status: CanaryStatus, reason: &str, message: String, now: Timestamp) -> CanaryStatus {
+    let rollback = Rollback {
+        revision: status.revision.clone(),
+        reason: reason.to_owned(),
+        message,
+        time: Some(whole_seconds(now)),
+    };
+    CanaryStatus { last_rollback: Some(rollback), ..status }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,465 @@
+use api::aiinference::traffic::{Canary, CanaryPhase};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::tests::at;
+
+/// A cluster with a controller that may end between any two of its writes.
+#[derive(Clone, Debug)]
+struct World {
+    canary: Option<Canary>,
+    /// Hash of the candidate's version in the spec, and of stable's.
+    content: u8,
+    stable: u8,
+    status: Option<CanaryStatus>,
+    promoted: Option<String>,
+    gateway: bool,
+    route: Route,
+    /// The version and number of the candidate's pods.
+    pods: Option<(String, i32)>,
+    ready: i32,
+    /// Pods are about to come up.
+    is_sound: bool,
+    stable_is_complete: bool,
+    now: i64,
+    /// When requests ended, by what the gateways accepted.
+    quiet_since: Option<i64>,
+    has_served: bool,
+}
+
+const DRAIN: i64 = 60;
+
+fn canary(parts: &serde_json::Value) -> Canary {
+    let mut spec = json!({"image": "new/engine:2"});
+    spec.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+    serde_json::from_value(spec).unwrap()
+}
+
+fn steps() -> Canary {
+    canary(&json!({"steps": [
+        {"weightPercent": 10, "minSeconds": 60},
+        {"weightPercent": 50, "minSeconds": 60, "replicas": 2, "approval": true},
+        {"weightPercent": 100, "minSeconds": 60, "replicas": 3},
+    ]}))
+}
+
+impl World {
+    fn new(canary: Canary) -> Self {
+        Self {
+            canary: Some(canary),
+            content: 2,
+            stable: 1,
+            status: None,
+            promoted: None,
+            gateway: true,
+            route: Route { share: Share::default(), is_accepted: true },
+            pods: None,
+            ready: 0,
+            is_sound: true,
+            stable_is_complete: true,
+            now: 0,
+            quiet_since: Some(0),
+            has_served: false,
+        }
+    }
+
+    fn revision(&self) -> String {
+        if self.canary.is_some() { format!("v{}", self.content) } else { String::new() }
+    }
+
+    fn seen(&self) -> Seen {
+        let is_present = self.pods.as_ref().is_some_and(|(version, _)| *version == self.revision());
+        let promoted = self.canary.is_some() && self.promoted.as_deref() == Some(&self.revision());
+        Seen {
+            revision: self.revision(),
+            stable: if promoted { self.revision() } else { format!("v{}", self.stable) },
+            stable_is_complete: self.stable_is_complete,
+            candidate: Pods {
+                exists: self.pods.is_some(),
+                all: self.pods.as_ref().map_or(0, |(_, count)| *count),
+                ready: if is_present { self.ready } else { 0 },
+                has_endpoint: self.ready > 0,
+            },
+            route: self.gateway.then_some(self.route),
+            drain: Duration::from_secs(DRAIN.unsigned_abs()),
+        }
+    }
+
+    fn next(&self) -> Next {
+        next(self.status.as_ref(), self.promoted.as_deref(), self.canary.as_ref(), &self.seen(), at(self.now))
+    }
+
+    /// One reconcile that ends after so many writes.
+    fn reconcile(&mut self, writes: usize) -> Next {
+        let next = self.next();
+        let before = self.route.share;
+        if writes > 0 && self.gateway && next.share != before {
+            self.check_share(next.share);
+            self.route = Route { share: next.share, is_accepted: false };
+            self.has_served |= next.share.has_requests();
+            if next.share.has_requests() {
+                self.quiet_since = None;
+            }
+        }
+        if writes > 1 {
+            self.write_pods(next.pods);
+        }
+        if writes > 2 {
+            self.status = next.status.clone();
+            self.promoted = next.promoted.clone();
+        }
+        next
+    }
+
+    fn check_share(&self, share: Share) {
+        let before = self.route.share;
+        assert!(share.weight == 0 || share.is_known, "a weight without the reference: {self:?}");
+        let gets_more = share.weight > before.weight || share.matches && !before.matches;
+        if gets_more {
+            assert!(self.ready > 0, "I1: requests for a candidate without endpoint: {share:?} {self:?}");
+            assert!(
+                self.route.is_accepted,
+                "I3: a rise before the last rules were accepted: {share:?} {self:?}"
+            );
+            assert!(before.is_known, "I2: a weight before the gateways knew the Service: {share:?} {self:?}");
+            let version = self.pods.as_ref().map(|(version, _)| version);
+            assert_eq!(version, Some(&self.revision()), "requests for another version: {self:?}");
+        }
+        if share.weight > before.weight {
+            let steps: Vec<i32> =
+                self.canary.iter().flat_map(|canary| &canary.steps).map(|s| s.weight_percent).collect();
+            let reached = self.status.as_ref().map_or(0, |status| status.step);
+            let allowed = usize::try_from(reached).unwrap().min(steps.len().saturating_sub(1));
+            assert!(
+                steps.is_empty() || share.weight <= steps[allowed],
+                "I5: more than one step at once: {share:?} {self:?}"
+            );
+        }
+        if before.is_known && !share.is_known {
+            assert!(self.is_quiet(), "I2: the reference goes before requests have ended: {self:?}");
+        }
+    }
+
+    /// No request of the candidate runs any more.
+    fn is_quiet(&self) -> bool {
+        !self.has_served || self.quiet_since.is_some_and(|since| self.now - since >= DRAIN)
+    }
+
+    fn write_pods(&mut self, wanted: Wanted) {
+        let revision = self.revision();
+        match (wanted, &self.pods) {
+            (Wanted::Kept, _) | (Wanted::Deleted, None) => {}
+            (Wanted::Replicas(replicas), Some((version, count))) if *version == revision => {
+                assert!(replicas >= *count || replicas > 0 || self.is_quiet(), "I4: scaled to 0: {self:?}");
+                self.ready = self.ready.min(replicas);
+                self.pods = Some((revision, replicas));
+            }
+            (Wanted::Replicas(replicas), None) => self.pods = Some((revision, replicas)),
+            (Wanted::Replicas(replicas), Some(_)) => {
+                assert!(self.is_quiet(), "I4: another version while requests run: {self:?}");
+                self.pods = Some((revision, replicas));
+                self.ready = 0;
+                self.has_served = false;
+            }
+            (Wanted::Deleted, Some(_)) => {
+                assert!(self.is_quiet(), "I4: deleted while requests run: {self:?}");
+                assert!(
+                    !self.gateway || !self.route.share.is_known,
+                    "I2: the route names a deleted Service: {self:?}"
+                );
+                self.pods = None;
+                self.ready = 0;
+                self.has_served = false;
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        self.route.is_accepted = true;
+        if !self.route.share.has_requests() && self.quiet_since.is_none() {
+            self.quiet_since = Some(self.now);
+        }
+    }
+
+    fn come_up(&mut self) {
+        if self.is_sound {
+            self.ready = self.pods.as_ref().map_or(0, |(_, count)| *count);
+        }
+    }
+
+    /// Everything works, for so many rounds of a time.
+    fn go_on(&mut self, rounds: usize, seconds: i64) {
+        for _ in 0..rounds {
+            self.reconcile(3);
+            self.accept();
+            self.come_up();
+            self.now += seconds;
+        }
+    }
+
+    fn phase(&self) -> Option<CanaryPhase> {
+        self.status.as_ref().and_then(|status| status.phase)
+    }
+}
+
+#[test]
+fn a_candidate_gets_its_steps_one_after_the_other_and_then_stable_has_its_version() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 10));
+    world.go_on(10, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::AwaitingApproval), 10));
+    world.canary.as_mut().unwrap().approved_steps = 2;
+    world.go_on(4, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 50));
+    assert_eq!(world.pods, Some(("v2".to_owned(), 2)));
+    world.go_on(20, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::AwaitingApproval), 100));
+    world.canary.as_mut().unwrap().approved_steps = 4;
+    world.stable_is_complete = false;
+    world.go_on(3, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Promoting), 100));
+    assert_eq!(world.promoted.as_deref(), Some("v2"));
+    world.stable_is_complete = true;
+    world.go_on(3, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Promoted), 0));
+    assert!(world.pods.is_some(), "its requests end first");
+    world.go_on(10, 10);
+    assert_eq!((world.pods.clone(), world.route.share), (None, Share::default()));
+    let route = world.route;
+    world.canary = None;
+    world.stable = 2;
+    world.go_on(2, 10);
+    assert_eq!((world.status.clone(), world.promoted.clone(), world.route), (None, None, route), "folded");
+}
+
+#[test]
+fn a_candidate_that_loses_its_last_pod_gets_no_requests_and_the_third_time_none_any_more() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    for lost in 1..=3 {
+        world.ready = 0;
+        world.is_sound = false;
+        world.reconcile(3);
+        assert_eq!((world.route.share.weight, world.status.as_ref().unwrap().lost), (0, lost));
+        world.is_sound = true;
+        world.go_on(3, 10);
+        assert_eq!(world.route.share.weight, if lost < 3 { 10 } else { 0 });
+    }
+    world.go_on(10, 10);
+    assert_eq!(
+        (world.phase(), world.pods.clone()),
+        (Some(CanaryPhase::RolledBack), Some(("v2".to_owned(), 0)))
+    );
+    let rollback = world.status.as_ref().unwrap().last_rollback.clone().unwrap();
+    assert_eq!((&*rollback.revision, &*rollback.reason), ("v2", "CandidateUnready"));
+    world.content = 3;
+    world.go_on(6, 10);
+    assert_eq!(
+        (world.phase(), world.route.share.weight),
+        (Some(CanaryPhase::Analysing), 10),
+        "another version"
+    );
+}
+
+#[test]
+fn an_abort_takes_all_requests_at_once_and_keeps_the_pods() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    world.canary.as_mut().unwrap().abort = true;
+    world.reconcile(3);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Aborted), 0));
+    world.go_on(20, 60);
+    assert_eq!(world.pods, Some(("v2".to_owned(), 1)));
+    world.canary = None;
+    world.go_on(20, 60);
+    assert_eq!((world.pods.clone(), world.status.clone()), (None, None));
+}
+
+#[test]
+fn without_a_gateway_a_candidate_is_dark_and_ends_with_the_field() {
+    let mut world = World::new(canary(&json!({})));
+    world.gateway = false;
+    world.go_on(3, 10);
+    assert_eq!(world.phase(), Some(CanaryPhase::Dark));
+    world.canary = None;
+    world.go_on(2, 10);
+    assert_eq!((world.pods.clone(), world.status.clone()), (None, None));
+}
+
+#[test]
+fn a_fixed_share_stays_until_it_is_changed_or_approved() {
+    let mut world =
+        World::new(canary(&json!({"weightPercent": 30, "match": [{"header": "x-beta", "value": "1"}]})));
+    world.go_on(5, 10);
+    let share = Share { weight: 30, matches: true, is_known: true };
+    assert_eq!((world.phase(), world.route.share), (Some(CanaryPhase::Analysing), share));
+    world.go_on(50, 600);
+    assert_eq!((world.phase(), world.route.share), (Some(CanaryPhase::Analysing), share));
+    world.canary.as_mut().unwrap().weight_percent = 0;
+    world.go_on(3, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Dark), 0));
+    world.canary.as_mut().unwrap().approved_steps = 1;
+    world.go_on(30, 10);
+    assert_eq!((world.phase(), world.pods.clone()), (Some(CanaryPhase::Promoted), None));
+}
+
+#[test]
+fn another_stable_version_begins_with_the_first_step_again() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    world.stable = 9;
+    world.stable_is_complete = false;
+    world.go_on(3, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Starting), 0));
+    world.stable_is_complete = true;
+    world.go_on(4, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 10));
+}
+
+/// A restored backup has the object without its status.
+#[test]
+fn a_lost_status_begins_with_no_requests() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    world.status = None;
+    world.reconcile(3);
+    assert_eq!(world.route.share.weight, 0);
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Reconcile(usize),
+    Accept,
+    ComeUp,
+    LosePods,
+    Pass(i64),
+    Approve(i32),
+    Abort(bool),
+    Edit,
+    EditStable,
+    StableComplete(bool),
+    Remove,
+    Restore,
+    Gateway(bool),
+    LoseStatus,
+    EditRoute(i32),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        12 => (0_usize..=3).prop_map(Event::Reconcile),
+        12 => Just(Event::Reconcile(3)),
+        10 => Just(Event::Accept),
+        8 => Just(Event::ComeUp),
+        2 => Just(Event::LosePods),
+        6 => (1_i64..100).prop_map(Event::Pass),
+        2 => (0_i32..5).prop_map(Event::Approve),
+        1 => any::<bool>().prop_map(Event::Abort),
+        1 => Just(Event::Edit),
+        1 => Just(Event::EditStable),
+        3 => any::<bool>().prop_map(Event::StableComplete),
+        1 => Just(Event::Remove),
+        2 => Just(Event::Restore),
+        1 => any::<bool>().prop_map(Event::Gateway),
+        1 => Just(Event::LoseStatus),
+        1 => (0_i32..=100).prop_map(Event::EditRoute),
+    ]
+}
+
+impl World {
+    fn happens(&mut self, event: &Event) {
+        match event {
+            Event::Reconcile(writes) => drop(self.reconcile(*writes)),
+            Event::Accept => self.accept(),
+            Event::ComeUp => self.come_up(),
+            Event::LosePods => self.ready = 0,
+            Event::Pass(seconds) => self.now += seconds,
+            Event::Approve(steps) => {
+                if let Some(canary) = &mut self.canary {
+                    canary.approved_steps = *steps;
+                }
+            }
+            Event::Abort(abort) => {
+                if let Some(canary) = &mut self.canary {
+                    canary.abort = *abort;
+                }
+            }
+            Event::Edit => self.content = self.content % 100 + 2,
+            Event::EditStable => self.stable = self.stable.wrapping_add(101),
+            Event::StableComplete(complete) => self.stable_is_complete = *complete,
+            Event::Remove => self.canary = None,
+            Event::Restore => self.canary = Some(steps()),
+            Event::Gateway(gateway) => {
+                // Without the field, the HTTPRoute is deleted, and requests stop.
+                if self.gateway && !gateway {
+                    self.route = Route::default();
+                    self.quiet_since = self.quiet_since.or(Some(self.now));
+                }
+                self.gateway = *gateway;
+            }
+            Event::LoseStatus => {
+                // A backup is not restored beside a canary that serves.
+                if !self.has_served {
+                    self.status = None;
+                    self.promoted = None;
+                }
+            }
+            Event::EditRoute(weight) => {
+                // Somebody's own edit is not held to the rules; what follows is. Requests that it sends to pods that are about to
+                // go are its own.
+                let is_served = self
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.served && status.draining_since.is_none());
+                if self.route.share.is_known && self.gateway && is_served {
+                    self.route =
+                        Route { share: Share { weight: *weight, ..self.route.share }, is_accepted: false };
+                    self.has_served |= *weight > 0;
+                    self.quiet_since = if self.route.share.has_requests() { None } else { self.quiet_since };
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    /// The invariants I1 to I5 are checked in each write.
+    #[test]
+    fn no_order_of_faults_edits_and_restarts_breaks_a_promise(events in prop::collection::vec(event(), 1..120)) {
+        let mut world = World::new(steps());
+        for event in &events {
+            world.happens(event);
+        }
+    }
+
+    /// Whatever has happened: once everything works, the canary comes to an end, and nothing is written at rest.
+    #[test]
+    fn after_all_faults_the_canary_ends_and_rests(events in prop::collection::vec(event(), 1..60)) {
+        let mut world = World::new(steps());
+        for event in &events {
+            world.happens(event);
+        }
+        world.is_sound = true;
+        world.gateway = true;
+        world.stable_is_complete = true;
+        if let Some(canary) = &mut world.canary {
+            canary.approved_steps = 4;
+        }
+        world.go_on(60, 61);
+        let rests = match world.phase() {
+            None => world.canary.is_none() && world.pods.is_none(),
+            Some(CanaryPhase::Promoted) => world.pods.is_none() && world.route.share == Share::default(),
+            Some(CanaryPhase::RolledBack) => world.pods.as_ref().is_some_and(|(_, count)| *count == 0),
+            Some(CanaryPhase::Aborted) => world.route.share.weight == 0,
+            Some(_) => false,
+        };
+        prop_assert!(rests, "{world:?}");
+        let before = world.clone();
+        world.go_on(1, 61);
+        prop_assert_eq!((world.status, world.route.share, world.pods), (before.status, before.route.share, before.pods));
+    }
+}

@@ -1,0 +1,203 @@
+//! The route through a Gateway, and two versions that share its requests.
+
+use api::{
+    aiinference::{AIInference, traffic::CanaryPhase},
+    conditions,
+};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Pod, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tests::{
+    Scene,
+    gateway::{Gateway, Version, routes},
+    simulated, wait_for, wait_until_gone, within,
+};
+
+use super::{change, condition, create, is_ready, until_ready};
+
+fn gateway() -> Value {
+    json!({"name": "public", "namespace": "gateways", "hostnames": ["chat.example.com"]})
+}
+
+/// Steps as short as the API server accepts them.
+fn canary(image: &str) -> Value {
+    json!({
+        "image": image,
+        "steps": [
+            {"weightPercent": 10, "minSeconds": 5},
+            {"weightPercent": 50, "minSeconds": 5, "approval": true},
+        ],
+    })
+}
+
+async fn until_phase(scene: &Scene<'_>, phase: CanaryPhase) -> AIInference {
+    let what = format!("{phase:?}");
+    wait_for(&scene.api::<AIInference>(), "chat", &what, within(), |inference: &AIInference| {
+        let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+        canary.is_some_and(|canary| canary.phase == Some(phase))
+    })
+    .await
+}
+
+async fn until_weight(scene: &Scene<'_>, weight: i32) -> AIInference {
+    let what = format!("{weight} %");
+    wait_for(&scene.api::<AIInference>(), "chat", &what, within(), |inference: &AIInference| {
+        let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+        canary.is_some_and(|canary| canary.weight_percent == weight)
+    })
+    .await
+}
+
+fn weights(versions: &[Version]) -> Vec<(i64, Option<i64>)> {
+    versions.iter().map(|version| version.weights).collect()
+}
+
+/// Uids of stable's pods.
+async fn stable_pods(scene: &Scene<'_>) -> Vec<String> {
+    let selector = ListParams::default().labels("ai.infra.example.com/track=stable");
+    let pods = scene.api::<Pod>().list(&selector).await.unwrap();
+    let mut uids: Vec<String> = pods.items.into_iter().filter_map(|pod| pod.metadata.uid).collect();
+    uids.sort();
+    uids
+}
+
+#[tokio::test]
+async fn a_gateway_leads_to_the_service_and_no_answer_of_it_is_said() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    stand_in.answers(Value::Null);
+    create(&scene, "chat", json!({"gateway": gateway()})).await;
+    let inferences = scene.api::<AIInference>();
+    let unanswered = wait_for(&inferences, "chat", "no answer", within(), |inference: &AIInference| {
+        condition(inference, conditions::READY).is_some_and(|ready| ready.reason == "RouteNotObserved")
+    });
+    let status = unanswered.await.status.unwrap();
+    assert_eq!((status.ready_replicas, status.route.unwrap().accepted), (1, false));
+    stand_in.answers(json!({"Accepted": "False", "ResolvedRefs": "True"}));
+    change(&scene, "chat", json!({"gateway": {"requestTimeoutSeconds": 600}})).await;
+    wait_for(&inferences, "chat", "refused", within(), |inference: &AIInference| {
+        let ready = condition(inference, conditions::TRAFFIC_READY);
+        ready.is_some_and(|ready| {
+            ready.reason == "RouteRejected" && ready.message == "Gateway public: as the test says (Tested)"
+        })
+    })
+    .await;
+    stand_in.answers(json!({"Accepted": "True", "ResolvedRefs": "True"}));
+    change(&scene, "chat", json!({"gateway": {"requestTimeoutSeconds": 0}})).await;
+    let status = until_ready(&scene, "chat").await.status.unwrap();
+    let route = status.route.unwrap();
+    assert_eq!(
+        (&*route.name, route.accepted, route.address.as_deref()),
+        ("chat", true, Some("chat.example.com/v1"))
+    );
+    let stored = routes(&scene).get("chat").await.unwrap();
+    let rule = &stored.data["spec"]["rules"][0];
+    assert_eq!(
+        rule["timeouts"]["request"],
+        json!("0s"),
+        "a gateway with Envoy ends requests after 15 s otherwise"
+    );
+    assert_eq!(rule["matches"][0]["path"], json!({"type": "PathPrefix", "value": "/v1"}));
+    assert_eq!(weights(&stand_in.versions()).last(), Some(&(100, None)));
+    let patch = Patch::Merge(json!({"spec": {"gateway": null}}));
+    inferences.patch("chat", &PatchParams::default(), &patch).await.unwrap();
+    wait_until_gone(&routes(&scene), "chat", within()).await;
+    let without = wait_for(&inferences, "chat", "no route", within(), |inference: &AIInference| {
+        condition(inference, conditions::TRAFFIC_READY).is_none() && is_ready(inference)
+    });
+    assert_eq!(without.await.status.unwrap().route, None);
+}
+
+#[tokio::test]
+async fn a_candidate_gets_its_shares_becomes_stable_and_is_folded_without_a_restart() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    create(
+        &scene,
+        "chat",
+        json!({"image": "engine:1", "replicas": 2, "drainSeconds": 5, "gateway": gateway()}),
+    )
+    .await;
+    until_ready(&scene, "chat").await;
+    let before = stable_pods(&scene).await;
+    change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
+    let inference = until_phase(&scene, CanaryPhase::AwaitingApproval).await;
+    let status = inference.status.as_ref().unwrap();
+    assert_eq!((status.replicas, status.ready_replicas, status.min_stable_replicas), (2, 2, Some(2)));
+    let progressing = condition(&inference, conditions::CANARY_PROGRESSING).unwrap();
+    assert_eq!(progressing.reason, "AwaitingApproval");
+    assert_eq!(
+        progressing.message,
+        "the candidate has 10 % of the requests; step 2 waits for spec.canary.approvedSteps: 2"
+    );
+    assert_eq!(stable_pods(&scene).await, before, "stable is not touched");
+    let candidate = scene.api::<Deployment>().get("chat-canary").await.unwrap();
+    let template = candidate.spec.unwrap().template.spec.unwrap();
+    assert_eq!(template.containers[0].image.as_deref(), Some("engine:2"));
+    change(&scene, "chat", json!({"canary": {"approvedSteps": 3}})).await;
+    let promoted = until_phase(&scene, CanaryPhase::Promoted).await.status.unwrap();
+    let revision = promoted.canary.unwrap().revision;
+    assert_eq!(promoted.promoted_revision.as_ref(), Some(&revision));
+    // Requests of the candidate may run for 30 s.
+    wait_until_gone(&scene.api::<Deployment>(), "chat-canary", within()).await;
+    wait_until_gone(&scene.api::<Service>(), "chat-canary", within()).await;
+    wait_until_gone(&scene.api::<ConfigMap>(), "chat-canary-model", within()).await;
+    assert_eq!(
+        weights(&stand_in.versions()),
+        [(100, None), (100, Some(0)), (90, Some(10)), (50, Some(50)), (100, Some(0)), (100, None)]
+    );
+    let stable = scene.api::<Deployment>().get("chat").await.unwrap();
+    assert_eq!(stable.spec.unwrap().template.spec.unwrap().containers[0].image.as_deref(), Some("engine:2"));
+
+    let served = stable_pods(&scene).await;
+    let folded = json!({"spec": {"image": "engine:2", "canary": null}});
+    let inferences = scene.api::<AIInference>();
+    inferences.patch("chat", &PatchParams::default(), &Patch::Merge(folded)).await.unwrap();
+    let inference = wait_for(&inferences, "chat", "folded", within(), |inference: &AIInference| {
+        let status = inference.status.as_ref().unwrap();
+        is_ready(inference) && status.canary.is_none() && status.promoted_revision.is_none()
+    })
+    .await;
+    assert_eq!(inference.status.unwrap().min_stable_replicas, None);
+    assert_eq!(stable_pods(&scene).await, served, "no pod restarts");
+    assert_eq!(stand_in.versions().len(), 6, "no route is written");
+}
+
+#[tokio::test]
+async fn a_candidate_that_cannot_start_gets_no_request_and_its_abort_none_any_more() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    create(&scene, "chat", json!({"image": "engine:1", "drainSeconds": 5, "gateway": gateway()})).await;
+    until_ready(&scene, "chat").await;
+    let mut broken = canary("engine:2");
+    broken["env"] = json!([{"name": "SIM_CRASH_REASON", "value": "Error"}]);
+    change(&scene, "chat", json!({"canary": broken})).await;
+    let inferences = scene.api::<AIInference>();
+    let inference = wait_for(&inferences, "chat", "a crash", within(), |inference: &AIInference| {
+        condition(inference, conditions::CANARY_PROGRESSING).is_some_and(|known| known.status == "False")
+    })
+    .await;
+    assert!(is_ready(&inference), "a failed candidate never makes Ready False: {inference:?}");
+    assert_eq!(weights(&stand_in.versions()), [(100, None)]);
+
+    change(&scene, "chat", json!({"canary": {"env": [{"name": "A", "value": "b"}]}})).await;
+    until_weight(&scene, 10).await;
+    change(&scene, "chat", json!({"canary": {"abort": true}})).await;
+    let inference = until_phase(&scene, CanaryPhase::Aborted).await;
+    let inference_uid = inference.metadata.uid.clone();
+    until_weight(&scene, 0).await;
+    assert_eq!(weights(&stand_in.versions()).last(), Some(&(100, Some(0))));
+    scene.api::<Deployment>().get("chat-canary").await.expect("its pods stay");
+    let patch = Patch::Merge(json!({"spec": {"canary": null}}));
+    inferences.patch("chat", &PatchParams::default(), &patch).await.unwrap();
+    wait_until_gone(&scene.api::<PodDisruptionBudget>(), "chat-canary", within()).await;
+    wait_for(&inferences, "chat", "no canary", within(), |inference: &AIInference| {
+        inference.status.as_ref().is_some_and(|status| status.canary.is_none())
+    })
+    .await;
+    assert_eq!(inferences.get("chat").await.unwrap().metadata.uid, inference_uid);
+}
