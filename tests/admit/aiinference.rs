@@ -509,6 +509,146 @@ async fn the_start_and_the_end_of_the_engine_are_validated() {
 }
 
 #[tokio::test]
+async fn a_route_is_told_from_others_by_host_or_path() {
+    let gateway = |parts: Value| {
+        let mut gateway = json!({"name": "public", "hostnames": ["chat.example.com"]});
+        gateway.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+        json!({"gateway": gateway})
+    };
+    let hidden = "needs hostnames, or pathPrefixes other than /v1 and /v2";
+    let path = "must be paths such as /v1";
+    check::<AIInference>(
+        base(),
+        vec![
+            case(
+                "gateway.name",
+                "Required value",
+                json!({"gateway": {"hostnames": ["a"]}}),
+                gateway(json!({})),
+            ),
+            case(
+                "gateway.hostnames",
+                hidden,
+                gateway(json!({"hostnames": []})),
+                gateway(json!({"hostnames": [], "pathPrefixes": ["/chat/v1"]})),
+            ),
+            case(
+                "gateway.hostnames",
+                hidden,
+                gateway(json!({"hostnames": [], "pathPrefixes": ["/chat/v1", "/v1"]})),
+                gateway(json!({"pathPrefixes": ["/v1"]})),
+            ),
+            case(
+                "gateway.hostnames",
+                "must be host names in lower case",
+                gateway(json!({"hostnames": ["Chat.example.com:80"]})),
+                gateway(json!({"hostnames": ["*.example.com"]})),
+            ),
+            case(
+                "gateway.pathPrefixes",
+                path,
+                gateway(json!({"pathPrefixes": ["//"]})),
+                gateway(json!({"pathPrefixes": ["/v1"]})),
+            ),
+            case(
+                "gateway.pathPrefixes",
+                path,
+                gateway(json!({"pathPrefixes": ["/v1/"]})),
+                gateway(json!({"pathPrefixes": ["/a/v1"]})),
+            ),
+            case(
+                "gateway.requestTimeoutSeconds",
+                "less than or equal to 86400",
+                gateway(json!({"requestTimeoutSeconds": 86_401})),
+                gateway(json!({"requestTimeoutSeconds": 600})),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_canary_differs_from_stable_and_its_steps_rise() {
+    let canary = |parts: Value| {
+        let mut canary = json!({"image": "engine:2"});
+        canary.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+        json!({"gateway": {"name": "public", "hostnames": ["chat.example.com"]}, "canary": canary})
+    };
+    let steps = |weights: &[i32]| -> Value {
+        weights.iter().map(|weight| json!({"weightPercent": weight})).collect::<Vec<_>>().into()
+    };
+    check::<AIInference>(
+        base(),
+        vec![
+            case("canary", "must differ from the top level", canary(json!({"image": null})), canary(json!({"args": []}))),
+            case(
+                "canary",
+                "set spec.gateway, or neither weightPercent nor steps nor match",
+                json!({"canary": {"image": "engine:2", "weightPercent": 10}}),
+                json!({"canary": {"image": "engine:2"}}),
+            ),
+            case(
+                "canary.weightPercent",
+                "must not be set together with steps",
+                canary(json!({"weightPercent": 10, "steps": steps(&[20])})),
+                canary(json!({"steps": steps(&[20])})),
+            ),
+            case(
+                "canary.promotion",
+                "must not be Auto without steps",
+                canary(json!({"promotion": "Auto", "weightPercent": 10})),
+                canary(json!({"promotion": "Auto", "steps": steps(&[20])})),
+            ),
+            case(
+                "canary.steps",
+                "must have rising values",
+                canary(json!({"steps": steps(&[20, 10])})),
+                canary(json!({"steps": steps(&[10, 20, 100])})),
+            ),
+            case(
+                "canary.steps",
+                "must have rising values",
+                canary(json!({"steps": steps(&[10, 10])})),
+                canary(json!({"steps": steps(&[1])})),
+            ),
+            case(
+                "canary.steps[0].weightPercent",
+                "greater than or equal to 1",
+                canary(json!({"steps": steps(&[0])})),
+                canary(json!({"steps": steps(&[1, 100])})),
+            ),
+            case(
+                "canary",
+                "pathPrefixes times (match + 1) must be at most 16",
+                json!({
+                    "gateway": {"name": "public", "hostnames": ["a"], "pathPrefixes": ["/a", "/b", "/c", "/d"]},
+                    "canary": {"image": "e:2", "match": vec![json!({"header": "x-beta", "value": "1"}); 4]},
+                }),
+                canary(json!({"match": [{"header": "x-beta", "value": "1"}]})),
+            ),
+            case(
+                "canary.match[0].header",
+                "must be the name of a header",
+                canary(json!({"match": [{"header": "x beta", "value": "1"}]})),
+                canary(json!({"match": [{"header": "X-Beta", "value": "a b"}]})),
+            ),
+        ],
+    )
+    .await;
+    let scene = tests::api_server().await;
+    let stored =
+        attempt::<AIInference>(&scene, &base(), &canary(json!({"steps": steps(&[10])}))).await.unwrap();
+    assert_eq!(
+        stored.data["spec"]["canary"],
+        json!({
+            "image": "engine:2", "replicas": 1, "weightPercent": 0, "match": [], "promotion": "Manual",
+            "approvedSteps": 0, "abort": false,
+            "steps": [{"weightPercent": 10, "minSeconds": 300, "approval": false}],
+        })
+    );
+}
+
+#[tokio::test]
 async fn omitted_fields_get_their_defaults() {
     let scene = tests::api_server().await;
     let stored =

@@ -18,7 +18,7 @@ use kube::{
 use local_cluster::ClusterSpec;
 use serde_json::{Value, json};
 use tests::{
-    Scene, ask_until, fresh_name, lives::Life, simulated, start, table::life_of, tools,
+    Scene, ask_until, fresh_name, gateway, lives::Life, simulated, start, table::life_of, tools,
     training::volume_snapshots, wait_for, within,
 };
 
@@ -500,6 +500,7 @@ async fn each_child_that_a_controller_may_write_is_limited_by_its_policy() {
         let scene = simulated().await;
         let owner = life_of(controller).create(&scene, "owner").await;
         scene.kubectl_with_input(&["apply", "-f", "-"], &volume_snapshots().to_string());
+        gateway::install(&scene).await;
         grant_every_write(&scene, &format!("ai-system:{}", controller.name));
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
         writer.until_limited(&["create", "configmap", "probe"]).await;
@@ -582,6 +583,7 @@ fn child(resource: &str) -> Value {
             let selector = json!({"matchLabels": {labels::TRACK: labels::TRACK_STABLE}});
             of("policy/v1", "PodDisruptionBudget", json!({"selector": selector, "maxUnavailable": 1}))
         }
+        "httproutes" => of("gateway.networking.k8s.io/v1", "HTTPRoute", json!({})),
         "volumesnapshots" => {
             let source = json!({"persistentVolumeClaimName": "kept"});
             of("snapshot.storage.k8s.io/v1", "VolumeSnapshot", json!({"source": source}))
@@ -737,6 +739,7 @@ fn grant_every_write(scene: &Scene<'_>, account: &str) {
         rule("coordination.k8s.io", &["leases"]),
         rule("policy", &["poddisruptionbudgets"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"]),
+        rule("gateway.networking.k8s.io", &["httproutes"]),
     ];
     let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds).map(Kind::resource);
     rules.extend(kinds.map(|kind| rule(&kind.group, &[&kind.plural])));

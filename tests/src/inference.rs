@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
-        core::v1::{Node, Pod, Service},
+        core::v1::{ConfigMap, Node, Pod, Service},
         policy::v1::PodDisruptionBudget,
     },
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use crate::{
     Scene,
     drains::cordon,
+    gateway::{Gateway, routes},
     lives::{Children, Edited, Life},
     wait_for, wait_until_gone, within,
 };
@@ -207,8 +208,43 @@ async fn empty_the_node_of(scene: &Scene<'_>, inference: &str) {
     cordon(&scene.cluster_api(), node, false).await;
 }
 
+/// A version that gets a share of the requests for good.
+async fn share(scene: &Scene<'_>, name: &str) {
+    let gateway = json!({"name": "public", "hostnames": ["chat.example.com"]});
+    let canary = json!({"image": "engine:2", "weightPercent": 30});
+    create(scene, name, json!({"drainSeconds": 5, "gateway": gateway, "canary": canary})).await;
+    wait_for(&scene.api::<AIInference>(), name, "a share", within(), |inference: &AIInference| {
+        let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+        canary.is_some_and(|canary| canary.weight_percent == 30) && is_ready(inference)
+    })
+    .await;
+}
+
+/// Causes the requests for a route and a candidate.
+async fn share_and_end(scene: &Scene<'_>) {
+    let _gateway = Gateway::start(scene).await;
+    let foreign = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"name": "foreign", "namespace": scene.namespace()}, "spec": {},
+    });
+    scene.apply(&foreign.to_string()).await.unwrap();
+    create(scene, "foreign", json!({"gateway": {"name": "public", "hostnames": ["a.example.com"]}})).await;
+    until_not_ready(scene, "foreign", "OwnershipConflict").await;
+    share(scene, "shared").await;
+    let inferences = scene.api::<AIInference>();
+    let without = |field: &str| Patch::Merge(json!({"spec": {field: null}}));
+    inferences.patch("shared", &PatchParams::default(), &without("canary")).await.unwrap();
+    wait_until_gone(&scene.api::<Deployment>(), "shared-canary", within()).await;
+    wait_until_gone(&scene.api::<ConfigMap>(), "shared-canary-model", within()).await;
+    inferences.patch("shared", &PatchParams::default(), &without("gateway")).await.unwrap();
+    wait_until_gone(&routes(scene), "shared", within()).await;
+}
+
 /// Creates an AIInference in each stable state.
 async fn settle(scene: &Scene<'_>) {
+    let gateway = Gateway::start(scene).await;
+    share(scene, "shared").await;
+    drop(gateway);
     create(scene, "paused", json!({})).await;
     until_ready(scene, "paused").await;
     change(scene, "paused", json!({"paused": true})).await;
@@ -278,6 +314,7 @@ async fn use_every_right(scene: &Scene<'_>) {
     wait_for(&services, "chat-pods", "the headless Service", within(), |_| true).await;
     change(scene, "chat", json!({"service": null})).await;
     wait_until_gone(&services, "chat-pods", within()).await;
+    share_and_end(scene).await;
     lose_a_node_under(scene, "chat").await;
     change(scene, "chat", json!({"replicas": 1})).await;
     until_ready(scene, "chat").await;

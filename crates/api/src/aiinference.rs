@@ -100,7 +100,7 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     validation = Rule::new(
         "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16"
     ).message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")
-        .field_path(".canary.match"),
+        .field_path(".canary"),
     validation = Engine::Vllm.owned_flags_rule(),
     validation = Engine::Triton.owned_flags_rule(),
     validation = Engine::Tgi.owned_flags_rule()
@@ -263,7 +263,7 @@ pub struct AIInferenceSpec {
 
     /// A second version, the candidate, which gets a share of the requests and may become stable. What is set here replaces
     /// the field of the top level. After the promotion, move the fields to the top level and remove canary: no pod restarts.
-    /// Removing it before that ends the canary. Default: none. Changing it restarts no pod of stable.
+    /// Removing it before that ends the canary. Default: none. For stable, changing it restarts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
 
