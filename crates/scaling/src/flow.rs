@@ -51,7 +51,7 @@ pub struct Meter {
     intervals: VecDeque<Interval>,
     /// Arrivals of each quarter of a minute.
     bins: VecDeque<f32>,
-    bin: Interval,
+    bin: Bin,
     /// Seconds that requests have run, and requests that were finished. Both lose their weight over five minutes.
     run: f64,
     finished: f64,
@@ -72,9 +72,17 @@ struct Full {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
+struct Bin {
+    seconds: f32,
+    arrived: f32,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Interval {
     seconds: f32,
     arrived: f32,
+    /// Requests of each replica at its end.
+    in_hand_each: f32,
 }
 
 /// Requests of a target. All numbers are in thousandths of their unit.
@@ -102,10 +110,9 @@ pub struct Flow {
     /// Tokens that a request has, of its prompt and of its answer; 0 where they are not counted.
     #[serde(skip_serializing_if = "is_zero")]
     pub tokens: Milli,
-    /// Whether requests have waited in the last minute. While they wait, their latency says how long, and not how fast
-    /// replicas are.
-    #[serde(skip_serializing_if = "is_false")]
-    pub has_waited: bool,
+    /// The most requests that each replica had in hand, of the time that latencies show: half a minute, and two requests. A
+    /// mean over the replicas, so that no single hot one counts.
+    pub in_hand_lately: Milli,
     /// Whether none has waited for half an hour: `at_a_time` is a guess then, and no latency can be computed from it.
     #[serde(skip_serializing_if = "is_false")]
     pub is_guessed: bool,
@@ -178,8 +185,9 @@ const DRAINED_WITHIN_COLD_STARTS: f64 = 0.25;
 /// and a cold start. Measured on the load of `tests/rules/pool.rs` with a cold start of 30 s, beside the queue's rule: waiting
 /// of 0.43 and replica-minutes of 0.99. Half: 0.40 and 1.09. Twice: 0.55 and 0.92.
 const TASKS_DRAINED_WITHIN: f64 = 60.0;
-/// In seconds. Latencies are percentiles of half a minute, and a request that has waited may run as long.
-const LATENCY_SHOWS: f64 = 60.0;
+/// In seconds. Latencies are percentiles of half a minute. What has waited runs after that, some of it for twice the mean.
+const LATENCY_SHOWS: f64 = 30.0;
+const LATENCY_SHOWS_REQUESTS: f64 = 2.0;
 /// In seconds: a quarter of the long window. Half or twice: no share moves by more than 0.01.
 const LONG_REQUEST: f64 = 60.0;
 
@@ -204,7 +212,13 @@ impl Meter {
         let finished = (totals.finished - before.finished).max(0.0);
         let arrived = totals.arrived - before.arrived;
         self.tokens = decayed(self.tokens, pause.as_secs_f64()) + (totals.tokens - before.tokens).max(0.0);
-        self.add(pause.as_secs_f64(), arrived, finished, (before.running + totals.running) / 2.0);
+        self.served(pause.as_secs_f64(), finished, (before.running + totals.running) / 2.0);
+        let in_hand_each = (totals.waiting + totals.running) / f64::from(totals.replicas.max(1));
+        self.arrived(Interval {
+            seconds: pause.as_secs_f32(),
+            arrived: arrived as f32,
+            in_hand_each: in_hand_each as f32,
+        });
         self.learn_at_a_time(&totals, pause.as_secs_f64());
         // While far more runs than has ended, the time that is yet to come would count as that of the others. A few requests
         // more or less must not change the rule each time.
@@ -246,10 +260,12 @@ impl Meter {
     }
 
     /// `running`: the mean of both ends of the interval.
-    fn add(&mut self, seconds: f64, arrived: f64, finished: f64, running: f64) {
+    fn served(&mut self, seconds: f64, finished: f64, running: f64) {
         self.run = decayed(self.run, seconds) + running * seconds;
         self.finished = decayed(self.finished, seconds) + finished;
-        let interval = Interval { seconds: seconds as f32, arrived: arrived as f32 };
+    }
+
+    fn arrived(&mut self, interval: Interval) {
         self.intervals.push_back(interval);
         let mut known: f32 = self.intervals.iter().map(|interval| interval.seconds).sum();
         while let Some(first) = self.intervals.front()
@@ -263,7 +279,7 @@ impl Meter {
         if self.bin.seconds >= BIN {
             // A look that came late covers more than one bin.
             self.bins.push_back((self.bin.arrived * BIN / self.bin.seconds).max(0.0));
-            self.bin = Interval::default();
+            self.bin = Bin::default();
         }
         if self.bins.len() > BINS {
             self.bins.pop_front();
@@ -299,7 +315,7 @@ impl Meter {
             waiting: milli(totals.waiting)?,
             running: milli(totals.running)?,
             tokens: milli(self.tokens / self.finished)?,
-            has_waited: self.full.is_some_and(|full| full.seconds_ago < LATENCY_SHOWS),
+            in_hand_lately: milli(self.most_in_hand(LATENCY_SHOWS + LATENCY_SHOWS_REQUESTS * takes))?,
             is_guessed: self.full.is_some_and(|full| full.seconds_ago >= AT_A_TIME_KNOWN_FOR),
         })
     }
@@ -307,14 +323,26 @@ impl Meter {
     /// Arrivals per second over the last intervals that cover this time, or over what is known.
     fn rate(&self, within: f32) -> Option<f64> {
         let (mut seconds, mut arrived) = (0.0_f32, 0.0_f32);
-        for interval in self.intervals.iter().rev() {
-            if seconds >= within {
-                break;
-            }
+        for interval in self.last(within) {
             seconds += interval.seconds;
             arrived += interval.arrived;
         }
         (seconds > 0.0).then(|| f64::from(arrived.max(0.0) / seconds))
+    }
+
+    /// Requests of each replica, within this time.
+    fn most_in_hand(&self, within: f64) -> f64 {
+        self.last(within as f32).map(|interval| interval.in_hand_each).fold(0.0, f32::max).into()
+    }
+
+    /// The last intervals that cover this time, the newest first.
+    fn last(&self, within: f32) -> impl Iterator<Item = &Interval> {
+        let mut covered = 0.0;
+        self.intervals.iter().rev().take_while(move |interval| {
+            let is_within = covered < within;
+            covered += interval.seconds;
+            is_within
+        })
     }
 
     fn dispersion(&self, window: Window) -> f64 {
@@ -360,6 +388,14 @@ impl Flow {
             Kind::Latency | Kind::GpuUtil | Kind::GpuMemory | Kind::Custom | Kind::TasksOnly => return None,
         };
         (in_hand.is_finite() && in_hand > 0.0).then_some(in_hand)
+    }
+
+    /// Whether the queue is the reason of a latency above its target: replicas had more in hand than ends within it. The
+    /// promise of the flow is one of the mean, so a percentile above its target may have other reasons. Of other metrics the
+    /// queue is always the reason.
+    pub(crate) fn explains(self, kind: Kind, target: TargetValue) -> bool {
+        let at_target = self.in_hand_at_target(kind, target);
+        kind != Kind::Latency || at_target.is_some_and(|at_target| units(self.in_hand_lately) > at_target)
     }
 
     /// `target`: requests that a replica should have in hand. `ready`: replicas that serve. `cold_start`: seconds until an

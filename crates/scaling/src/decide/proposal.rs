@@ -3,7 +3,7 @@
 use crate::{
     decide::record::{Inputs, MetricInputs},
     measurement::Measurement,
-    policy::{Arithmetic, Kind},
+    policy::Arithmetic,
 };
 
 mod by_kind;
@@ -27,8 +27,8 @@ pub(crate) fn proposal(metric: &MetricInputs, replicas: i32, inputs: &Inputs) ->
     // What is known of a moment, or was known before a pod fell silent, removes nothing that the value asks for.
     let is_unsure = match (metric.flow, metric.measurement) {
         (_, Measurement::Pods(values)) if values.missing > 0 => true,
-        // While none has waited, a latency says how fast replicas are with what they have in hand.
-        (Some(flow), _) => flow.flow.is_rough || metric.kind == Kind::Latency && !flow.flow.has_waited,
+        // Without a queue that explains it, a latency says how fast replicas are with what they have in hand.
+        (Some(flow), _) => flow.flow.is_rough || !flow.flow.explains(metric.kind, metric.target),
         (None, _) => false,
     };
     let by_value = by_value().filter(|_| is_unsure);

@@ -481,14 +481,14 @@ fn a_latency_and_a_rate_of_tokens_follow_the_same_arrivals() {
     };
     // 60 will be in hand. A replica that works on 8 for 5 s ends 16 within 10 s.
     let burst = flow(12, 40, 72);
-    let waits = Flow { has_waited: true, ..burst.unwrap() };
+    let waits = Flow { in_hand_lately: Milli::units(18), ..burst.unwrap() };
     let by_queue = raw(Kind::QueueDepth, 16, 72.0, Some(waits));
     assert_eq!(
         by_queue, 17,
         "60 run and 208 will wait when pods are Ready, drained within 15 s: (60 + 69) / 8"
     );
     assert_eq!(raw(Kind::Latency, 10_000, 60_000.0, Some(waits)), by_queue, "the queue explains the latency");
-    let calm = |in_hand| Flow { has_waited: false, ..flow(2, 0, in_hand).unwrap() };
+    let calm = |in_hand| flow(2, 0, in_hand).unwrap();
     assert_eq!(raw(Kind::Latency, 10_000, 20_000.0, Some(calm(10))), 8, "none waits: replicas are slow");
     assert_eq!(raw(Kind::Latency, 10_000, 1_000.0, Some(calm(10))), 2, "two arrive per second");
     assert_eq!(raw(Kind::Latency, 10_000, 9_500.0, Some(calm(10))), 4, "fewer would be slower");
@@ -505,11 +505,24 @@ fn a_latency_and_a_rate_of_tokens_follow_the_same_arrivals() {
     let idle = flow(0, 0, 0).unwrap();
     assert_eq!(raw(Kind::TokensPerMinute, 57_600, 0.0, Some(idle)), 0, "before the bounds");
     // One pod has a queue, and the others serve well: half of the replicas would make the latency worse.
-    let hot = Flow { has_waited: true, ..flow(5, 2, 27).unwrap() };
+    let hot = Flow { in_hand_lately: Milli::units(17), ..flow(5, 2, 27).unwrap() };
     let eight = Target { flows: vec![Some(hot)], ..target(8, 0, 0) };
     let slow =
         decide(&policy(Kind::Latency, 10_000), &eight, &total(12_000.0, 0), &History::default(), at(0));
     assert_eq!(slow.record.raw, 8, "a latency above its target removes none");
+}
+
+#[test]
+fn a_queue_that_ends_within_the_target_explains_no_latency_above_it() {
+    let policy = policy(Kind::Latency, 10_000);
+    let raw = |in_hand_each: i64| {
+        // Two wait for one hot pod, and the mean of 8 each takes 5 s; the percentile is 20 s.
+        let flow = Flow { in_hand_lately: Milli::units(in_hand_each), ..flow(5, 2, 32).unwrap() };
+        let target = Target { flows: vec![Some(flow)], ..target(4, 0, 0) };
+        decide(&policy, &target, &total(20_000.0, 0), &History::default(), at(0)).record.raw
+    };
+    assert_eq!([raw(8), raw(16)], [8, 8], "16 each end within 10 s, and are slow all the same");
+    assert_eq!(raw(17), 4, "the queue was the reason, and what arrives needs no more");
 }
 
 #[test]

@@ -357,19 +357,21 @@ fn hours_without_a_queue_promise_no_latency() {
 }
 
 #[test]
-fn a_queue_explains_latencies_for_a_minute() {
+fn a_queue_explains_latencies_for_half_a_minute_and_two_requests() {
     let mut meter = Meter::default();
-    let mut has_waited = |step: i64, full| {
+    let mut lately = |step: i64, waiting: f64| {
         let finished = (step * 20) as f64;
+        let arrived = finished + waiting;
         let totals =
-            Totals { arrived: finished, finished, running: 20.0, replicas: 4, full, ..Totals::default() };
+            Totals { arrived, finished, waiting, running: 20.0, replicas: 4, full: None, tokens: 0.0 };
         meter.observe(totals, at(step * 5));
-        meter.flow(Window::FIVE_MINUTES).is_some_and(|flow| flow.has_waited)
+        meter.flow(Window::FIVE_MINUTES).map(|flow| flow.in_hand_lately.count())
     };
-    assert!((0..20).all(|step| !has_waited(step, None)));
-    assert!(has_waited(20, Some(5.0)));
-    assert!((21..32).all(|step| has_waited(step, None)));
-    assert!((32..40).all(|step| !has_waited(step, None)));
+    assert!((20..40).all(|step| lately(step, 0.0).is_none_or(|each| each == 5_000)));
+    assert_eq!(lately(40, 40.0), Some(15_000));
+    // A request takes 5 s.
+    assert!((41..48).all(|step| lately(step, 0.0) == Some(15_000)));
+    assert!((48..60).all(|step| lately(step, 0.0) == Some(5_000)));
 }
 
 #[test]
