@@ -99,7 +99,7 @@ pub struct Flow {
     pub at_a_time: Milli,
     /// Whether some have waited: a replica can do no more than `at_a_time`.
     pub is_full: bool,
-    /// Whether the rate is of so short a time that it may add replicas and remove none.
+    /// Whether the rate is of so short a time, or without a pod that is silent, that it may add replicas and remove none.
     #[serde(skip_serializing_if = "is_false")]
     pub is_rough: bool,
     /// How unevenly requests arrive: variance over mean of the arrivals of a quarter of a minute, beside those of the two
@@ -149,6 +149,8 @@ const AT_A_TIME_KNOWN_FOR: f64 = 1_800.0;
 /// Longer prompts let an engine work on fewer requests at a time; within a minute or two that is known. Half or twice: no
 /// share moves by more than 0.01.
 const FULL_FOLLOWED: f64 = 60.0;
+/// Prompts do not become so much longer within seconds.
+const FULL_REPLACED: f64 = 2.0;
 /// When nothing has waited for half an hour, a pod may do more than it did: two percent of it for each minute.
 const FULL_FORGOTTEN: f64 = 3_000.0;
 /// Of a second.
@@ -236,8 +238,10 @@ impl Meter {
         let busy = totals.running / f64::from(totals.replicas.max(1));
         self.most_at_a_time = (self.most_at_a_time * (-seconds / AT_A_TIME_KNOWN_FOR).exp()).max(busy);
         self.full = match (self.full, totals.full) {
-            // After half an hour without a queue it was a guess.
-            (Some(Full { seconds_ago, .. }), Some(now)) if seconds_ago >= AT_A_TIME_KNOWN_FOR => {
+            // After half an hour without a queue it was a guess, and after a rollout it is of another model.
+            (Some(Full { at_a_time, seconds_ago }), Some(now))
+                if seconds_ago >= AT_A_TIME_KNOWN_FOR || at_a_time > now * FULL_REPLACED =>
+            {
                 Some(Full { at_a_time: now, seconds_ago: 0.0 })
             }
             (Some(Full { at_a_time, .. }), Some(now)) => {
@@ -375,14 +379,15 @@ impl Flow {
     /// Requests that a replica has in hand when it is at its target, by Little's law. `None` if that is not known.
     ///
     /// - Of a queue it is the target.
-    /// - A replica that works on so many requests at a time keeps a latency with as many in hand as end within it.
+    /// - A replica that works on so many requests at a time keeps a latency with as many in hand as end within it, or with one.
     /// - Tokens per minute are requests per minute, of so many tokens each.
     pub fn in_hand_at_target(self, kind: Kind, target: TargetValue) -> Option<f64> {
         let (target, takes) = (units(target.milli()), units(self.takes));
         let in_hand = match kind {
             Kind::QueueDepth | Kind::TasksAndBusyWorkers => target,
             Kind::Latency if self.is_full && !self.is_guessed => {
-                units(self.at_a_time).max(1.0) * target / MILLISECONDS / takes
+                // A replica that has less to do is no faster.
+                (units(self.at_a_time).max(1.0) * target / MILLISECONDS / takes).max(1.0)
             }
             Kind::TokensPerMinute => target / SECONDS_PER_MINUTE * takes / units(self.tokens),
             Kind::Latency | Kind::GpuUtil | Kind::GpuMemory | Kind::Custom | Kind::TasksOnly => return None,
@@ -405,10 +410,12 @@ impl Flow {
         let at_a_time = if self.is_full { known.max(1.0) } else { known.max(target) };
         let in_hand = self.in_hand();
         let dispersion = units(self.dispersion).max(1.0);
-        let arrivals = (in_hand + in_hand.sqrt()) / target;
+        // A request more than usual is a whole one, and needs no more than one replica.
+        let for_chance = target.max(1.0);
+        let arrivals = in_hand / target + in_hand.sqrt() / for_chance;
         // Of what may wait, as much as arrives meanwhile comes by chance.
         let meanwhile = in_hand * (target / at_a_time).max(1.0);
-        let bursts = in_hand / at_a_time + DEVIATIONS * (dispersion * meanwhile).sqrt() / target;
+        let bursts = in_hand / at_a_time + DEVIATIONS * (dispersion * meanwhile).sqrt() / for_chance;
         // When arrivals end, long requests run on after their rate is forgotten.
         let begun = if units(self.takes) >= LONG_REQUEST { units(self.running) / at_a_time } else { 0.0 };
         let drained_within = DRAINED_WITHIN.max(cold_start * DRAINED_WITHIN_COLD_STARTS);

@@ -180,13 +180,16 @@ impl Counts {
         match self {
             Self::Engines(meter) => {
                 let in_hand = f64::from(seen.waiting) + f64::from(seen.running);
+                // Those that begin to serve now have nothing in hand yet.
+                let serving = seen.replicas.iter().filter(|replica| replica.ready < i64::from(seen.now));
+                let full = f64::from(seen.running) / serving.count() as f64;
                 let totals = Totals {
                     arrived: f64::from(seen.finished) + in_hand,
                     finished: seen.finished.into(),
                     waiting: seen.waiting.into(),
                     running: seen.running.into(),
                     replicas,
-                    full: (seen.waiting > 0 && ready > 0).then(|| f64::from(seen.running) / ready as f64),
+                    full: (seen.waiting > 0 && full.is_finite()).then_some(full),
                     tokens: 0.0,
                 };
                 meter.observe(totals, now);

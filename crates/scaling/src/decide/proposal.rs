@@ -1,7 +1,7 @@
 //! Replicas that one metric proposes: HPA's arithmetic, or that of the metric's kind.
 
 use crate::{
-    decide::record::{Inputs, MetricInputs},
+    decide::record::{FlowInputs, Inputs, MetricInputs},
     measurement::Measurement,
     policy::Arithmetic,
 };
@@ -24,13 +24,11 @@ pub(crate) fn proposal(metric: &MetricInputs, replicas: i32, inputs: &Inputs) ->
         Some(Proposal { replicas: proposed, lasting: proposed })
     };
     let Some(by_flow) = by_kind::of_flow(metric, replicas, inputs) else { return by_value() };
-    // What is known of a moment, or was known before a pod fell silent, removes nothing that the value asks for.
-    let is_unsure = match (metric.flow, metric.measurement) {
-        (_, Measurement::Pods(values)) if values.missing > 0 => true,
-        // Without a queue that explains it, a latency says how fast replicas are with what they have in hand.
-        (Some(flow), _) => flow.flow.is_rough || !flow.flow.explains(metric.kind, metric.target),
-        (None, _) => false,
-    };
+    // What is known of a moment, or was known before a pod fell silent, removes nothing that the value asks for. Without a
+    // queue that explains it, a latency says how fast replicas are with what they have in hand.
+    let is_unsure = metric
+        .flow
+        .is_some_and(|FlowInputs { flow, .. }| flow.is_rough || !flow.explains(metric.kind, metric.target));
     let by_value = by_value().filter(|_| is_unsure);
     Some(by_value.map_or(by_flow, |by_value| Proposal {
         replicas: by_flow.replicas.max(by_value.replicas),

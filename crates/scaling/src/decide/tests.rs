@@ -533,6 +533,15 @@ fn no_replicas_are_removed_while_more_is_in_hand_than_their_target() {
         decide(&policy, &calm, &total(0.0, 0), &History::default(), at(0)).record.raw
     };
     assert_eq!((raw(21), raw(20)), (4, 2));
+    // A number that binary fractions do not have.
+    let exact = TargetValue::try_from(Milli::from(1_001)).unwrap();
+    let policy = Policy {
+        metrics: vec![Metric::new("first", Kind::QueueDepth, exact)],
+        ..self::policy(Kind::QueueDepth, 1)
+    };
+    let running = Milli::from(4_004);
+    let calm = Target { flows: vec![Some(Flow { running, ..flow(0, 0, 0).unwrap() })], ..target(4, 0, 0) };
+    assert_eq!(decide(&policy, &calm, &total(0.0, 0), &History::default(), at(0)).record.raw, 0);
 }
 
 #[test]
@@ -570,7 +579,7 @@ fn what_is_unsure_removes_nothing_that_the_value_asks_for() {
     let calm = flow(1, 0, 5).unwrap();
     assert_eq!(raw(calm, of_pods(4)), 2);
     assert_eq!(raw(Flow { is_rough: true, ..calm }, of_pods(4)), 4, "the rate is of a moment");
-    assert_eq!(raw(calm, of_pods(3)), 4, "one pod is silent");
+    assert_eq!(raw(calm, of_pods(3)), 2, "one pod has ended no request, and has counted them");
     let burst = flow(12, 0, 20).unwrap();
     assert_eq!(raw(Flow { is_rough: true, ..burst }, of_pods(4)), raw(burst, of_pods(4)), "it may add");
 }
