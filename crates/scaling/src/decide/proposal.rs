@@ -1,7 +1,10 @@
 //! Replicas that one metric proposes: HPA's arithmetic, or that of the metric's kind.
 
 use crate::{
-    decide::record::{FlowInputs, Inputs, MetricInputs},
+    decide::{
+        conclusion::Rule,
+        record::{FlowInputs, Inputs, MetricInputs},
+    },
     measurement::Measurement,
     policy::Arithmetic,
 };
@@ -15,14 +18,18 @@ pub(crate) struct Proposal {
     pub(crate) replicas: i32,
     /// Without those for what waits, which is gone when they have served it.
     pub(crate) lasting: i32,
+    pub(crate) rule: Rule,
+}
+
+impl Proposal {
+    fn of_value(replicas: i32) -> Self {
+        Self { replicas, lasting: replicas, rule: Rule::Value }
+    }
 }
 
 /// `None` if the metric has no usable value.
 pub(crate) fn proposal(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> Option<Proposal> {
-    let by_value = || {
-        let proposed = of_value(metric, replicas, inputs)?;
-        Some(Proposal { replicas: proposed, lasting: proposed })
-    };
+    let by_value = || of_value(metric, replicas, inputs).map(Proposal::of_value);
     let Some(by_flow) = by_kind::of_flow(metric, replicas, inputs) else { return by_value() };
     // What is known of a moment, or was known before a pod fell silent, removes nothing that the value asks for. Without a
     // queue that explains it, a latency says how fast replicas are with what they have in hand.
@@ -33,6 +40,7 @@ pub(crate) fn proposal(metric: &MetricInputs, replicas: i32, inputs: &Inputs) ->
     Some(by_value.map_or(by_flow, |by_value| Proposal {
         replicas: by_flow.replicas.max(by_value.replicas),
         lasting: by_flow.lasting.max(by_value.lasting),
+        rule: if by_value.replicas > by_flow.replicas { Rule::ValueBeyondArrivals } else { Rule::Arrivals },
     }))
 }
 

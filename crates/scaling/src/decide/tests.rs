@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     behavior::{Behavior, Change, Rate, Select},
-    decide::conclusion::{Able, recompute},
+    decide::conclusion::{Able, Rule, recompute},
     flow::Flow,
     policy::{Bounds, Extras, Kind, MissingMetrics, TargetValue},
     reading::PodSample,
@@ -612,4 +612,17 @@ fn of_hundreds_of_replicas_chance_moves_none_while_nothing_waits() {
     assert_eq!(decided(90, 0).record.raw, 95);
     assert_eq!(decided(105, 0).record.raw, 110);
     assert!(decided(97, 10).record.raw > 100, "what waits cannot be chance");
+}
+
+#[test]
+fn the_rule_that_made_the_largest_proposal_is_named() {
+    let rule = |kind, flow: Option<Flow>, value: f64| {
+        let target = Target { flows: vec![flow], ..target(4, 0, 0) };
+        decide(&policy(kind, 10_000), &target, &total(value, 0), &History::default(), at(0)).conclusion.rule
+    };
+    let calm = flow(2, 0, 10);
+    assert_eq!(rule(Kind::Latency, calm, 20_000.0), Rule::ValueBeyondArrivals);
+    assert_eq!(rule(Kind::Latency, calm, 1_000.0), Rule::Arrivals);
+    assert_eq!(rule(Kind::Latency, None, 20_000.0), Rule::Value);
+    assert_eq!(rule(Kind::GpuUtil, calm, 20_000.0), Rule::Value);
 }

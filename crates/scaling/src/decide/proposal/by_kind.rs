@@ -5,6 +5,7 @@
 
 use crate::{
     decide::{
+        conclusion::Rule,
         proposal::Proposal,
         record::{Inputs, MetricInputs},
     },
@@ -141,7 +142,7 @@ pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> 
         need => need,
     };
     let (now, lasting) = (replicas(now), replicas(lasting));
-    Some(Proposal { replicas: now, lasting: lasting.min(now) })
+    Some(Proposal { replicas: now, lasting: lasting.min(now), rule: Rule::Arrivals })
 }
 
 fn present(replicas: i32, metric: &MetricInputs, inputs: &Inputs) -> Present {
