@@ -287,16 +287,16 @@ fn following_autoscalers(controller: Controller<AIScaler>, ctx: &Arc<Context>) -
 }
 
 fn reading_sources(controller: Controller<AIScaler>, ctx: &Arc<Context>) -> Controller<AIScaler> {
-    let (polled, polled_for_queues, polled_by_agents) = (Arc::clone(ctx), Arc::clone(ctx), Arc::clone(ctx));
+    let (polled, polled_for_arrivals, polled_by_agents) = (Arc::clone(ctx), Arc::clone(ctx), Arc::clone(ctx));
     let (period, sources) = (ctx.configuration.sample_period, ctx.agents.sources.clone());
     controller
         .polls(collect::polling(period), &Trigger::default(), move |scaler, now| {
             let ctx = Arc::clone(&polled);
             async move { collect::read(&ctx, &scaler, now).await }
         })
-        .polls(collect::polling(collect::queue_period(period)), &Trigger::default(), move |scaler, now| {
-            let ctx = Arc::clone(&polled_for_queues);
-            async move { collect::read_queues(&ctx, &scaler, now).await }
+        .polls(collect::polling(collect::arrivals_period(period)), &Trigger::default(), move |scaler, now| {
+            let ctx = Arc::clone(&polled_for_arrivals);
+            async move { collect::read_arrivals(&ctx, &scaler, now).await }
         })
         .polls(agents::polling(period), &ctx.agents.trigger, move |scaler, now| {
             let ctx = Arc::clone(&polled_by_agents);

@@ -41,8 +41,8 @@ pub(crate) enum Counts {
     None,
 }
 
-/// In seconds: a third of the default of `--sample-period`, as the controller reads queues.
-const QUEUE_PERIOD: u32 = 5;
+/// In seconds: a third of the default of `--sample-period`, as the controller reads what arrives.
+const ARRIVALS_PERIOD: u32 = 5;
 /// The default of `--sample-period`.
 const SAMPLE_PERIOD: u32 = 15;
 /// In seconds. Many servers scrape that often.
@@ -93,8 +93,8 @@ impl Policy {
     pub(crate) fn scaler(scaler: &Scaler) -> anyhow::Result<Self> {
         let server = scaler.spec.source.as_ref().and_then(|source| source.prometheus.as_ref());
         let (counts, period) = match server.map(|server| &server.completions_query) {
-            None => (Counts::Engines(Box::default()), QUEUE_PERIOD),
-            Some(Some(_)) => (Counts::Server(Box::default()), QUEUE_PERIOD),
+            None => (Counts::Engines(Box::default()), ARRIVALS_PERIOD),
+            Some(Some(_)) => (Counts::Server(Box::default()), ARRIVALS_PERIOD),
             Some(None) => (Counts::None, SAMPLE_PERIOD),
         };
         Self::of("AIScaler", scaler, Extras::all(), counts, period)
