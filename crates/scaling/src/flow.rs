@@ -221,7 +221,7 @@ impl Meter {
             arrived: arrived as f32,
             in_hand_each: in_hand_each as f32,
         });
-        self.learn_at_a_time(&totals, pause.as_secs_f64());
+        self.learn_at_a_time(&totals, before.full, pause.as_secs_f64());
         // While far more runs than has ended, the time that is yet to come would count as that of the others. A few requests
         // more or less must not change the rule each time.
         let least = LEAST_FINISHED.max(totals.running / 3.0);
@@ -234,19 +234,22 @@ impl Meter {
         Self { most_at_a_time, full, last: Some((totals, now)), ..Self::default() }
     }
 
-    fn learn_at_a_time(&mut self, totals: &Totals, seconds: f64) {
+    /// `before`: what a full replica worked on at the look before.
+    fn learn_at_a_time(&mut self, totals: &Totals, before: Option<f64>, seconds: f64) {
         let busy = totals.running / f64::from(totals.replicas.max(1));
         self.most_at_a_time = (self.most_at_a_time * (-seconds / AT_A_TIME_KNOWN_FOR).exp()).max(busy);
         self.full = match (self.full, totals.full) {
-            // After half an hour without a queue it was a guess, and after a rollout it is of another model.
-            (Some(Full { at_a_time, seconds_ago }), Some(now))
-                if seconds_ago >= AT_A_TIME_KNOWN_FOR || at_a_time > now * FULL_REPLACED =>
-            {
+            // After half an hour without a queue it was a guess.
+            (Some(Full { seconds_ago, .. }), Some(now)) if seconds_ago >= AT_A_TIME_KNOWN_FOR => {
                 Some(Full { at_a_time: now, seconds_ago: 0.0 })
             }
             (Some(Full { at_a_time, .. }), Some(now)) => {
                 let kept = (-seconds / FULL_FOLLOWED).exp();
-                Some(Full { at_a_time: at_a_time * kept + now * (1.0 - kept), seconds_ago: 0.0 })
+                let followed = at_a_time * kept + now * (1.0 - kept);
+                // Of one look, the requests of a batch may have ended together.
+                let of_two_looks = before.map(|before| now.max(before));
+                let of_another_model = of_two_looks.filter(|seen| at_a_time > seen * FULL_REPLACED);
+                Some(Full { at_a_time: of_another_model.unwrap_or(followed), seconds_ago: 0.0 })
             }
             (None, Some(now)) => Some(Full { at_a_time: now, seconds_ago: 0.0 }),
             (Some(Full { at_a_time, seconds_ago }), None) => {
