@@ -102,8 +102,8 @@ pub struct Flow {
     /// Whether the rate is of so short a time, or without a pod that is silent, that it may add replicas and remove none.
     #[serde(skip_serializing_if = "is_false")]
     pub is_rough: bool,
-    /// How unevenly requests arrive: variance over mean of the arrivals of a quarter of a minute, beside those of the two
-    /// minutes before and after it. 1: each by itself.
+    /// How unevenly requests arrive: variance over mean of the arrivals of a quarter of a minute. The variance is half the mean
+    /// square of what differs from each to the next (von Neumann), so that a step of the load counts once. 1: each by itself.
     pub dispersion: Milli,
     pub waiting: Milli,
     pub running: Milli,
@@ -166,9 +166,6 @@ const BIN: f32 = 15.0;
 const WINDOWS: f32 = 3.0;
 /// A quarter of an hour.
 const BINS: usize = 60;
-/// A bin is compared with two minutes before and after it: what rises and falls within hours is no burst. Half or
-/// twice: no share moves by more than 0.01. Without the comparison, a slow rise costs a third more replica-minutes.
-const AROUND: usize = 8;
 /// Fewer bins say nothing of their variance.
 const LEAST_BINS: usize = 4;
 /// Requests of code assistants reach it. Half: 0.76 and 0.71. Twice: 0.42 and 0.89.
@@ -359,14 +356,9 @@ impl Meter {
         let remembered = (WINDOWS * window.duration().as_secs_f32() / BIN) as usize;
         let first = self.bins.len().saturating_sub(remembered.max(LEAST_BINS));
         let (mut squares, mut means) = (0.0, 0.0);
-        for (index, bin) in self.bins.iter().enumerate().skip(first) {
-            let around =
-                self.bins.range(index.saturating_sub(AROUND)..self.bins.len().min(index + AROUND + 1));
-            let count = around.len() as f64;
-            let mean = around.map(|bin| f64::from(*bin)).sum::<f64>() / count;
-            // A bin is part of the mean that it is compared with.
-            squares += (f64::from(*bin) - mean).powi(2) * count / (count - 1.0);
-            means += mean;
+        for (before, bin) in self.bins.range(first..).zip(self.bins.range(first + 1..)) {
+            squares += f64::from(bin - before).powi(2) / 2.0;
+            means += f64::from(bin + before) / 2.0;
         }
         if means > 0.0 { (squares / means).clamp(1.0, MOST_DISPERSED) } else { 1.0 }
     }

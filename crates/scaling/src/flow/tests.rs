@@ -276,6 +276,19 @@ fn bursts_raise_the_dispersion_within_its_bounds() {
 }
 
 #[test]
+fn one_step_of_the_load_is_no_burst_each_quarter_of_a_minute() {
+    let mut meter = Meter::default();
+    let mut finished = 0.0;
+    for step in 0..120 {
+        finished += if step < 60 { 10.0 } else { 60.0 };
+        let totals = Totals { arrived: finished, finished, running: 10.0, replicas: 4, ..Totals::default() };
+        meter.observe(totals, at(step * 5));
+    }
+    let dispersion = meter.flow(Window::FIVE_MINUTES).unwrap().dispersion;
+    assert!(dispersion < Milli::units(4), "{dispersion:?}");
+}
+
+#[test]
 fn the_memory_is_bounded_whatever_the_pace() {
     for pace in [1, 5, 60] {
         let mut meter = Meter::default();
