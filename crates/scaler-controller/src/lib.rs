@@ -50,7 +50,7 @@
 //!
 //! - `samples/trend.rs`: finds counters that were meant as gauges.
 //! - `collect/credentials.rs`: tokens and authorities from Secrets.
-//! - `collect/scrape.rs`: one scrape of the pods of a target, and what follows from it.
+//! - `collect/scrape.rs`: one scrape of a page of the pods of a target, and what follows from it.
 //! - `collect/rates.rs`: shares scrapes between objects that read the same metric of the same target.
 //! - `collect/arrivals.rs`: what arrives at targets whose queues a server knows.
 //! - `collect/agents.rs`: where the metrics agents are, and which AIScalers a snapshot concerns.
