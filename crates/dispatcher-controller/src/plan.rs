@@ -13,7 +13,7 @@ use runtime::{
 };
 use scaling::{
     decide::{
-        conclusion::Rule,
+        proposal::Rule,
         record::{FlowInputs, MetricInputs},
     },
     history::History,

@@ -8,7 +8,8 @@ use scaling::{
     behavior::Rules,
     decide::{
         Decision,
-        conclusion::{Able, Active, Limited, Rule},
+        conclusion::{Able, Active, Limited},
+        proposal::Rule,
         record::Record,
     },
     measurement::Measurement,

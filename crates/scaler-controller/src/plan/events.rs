@@ -5,7 +5,7 @@ use runtime::write::{
     conditions::Verdict,
     events::{Note, Severity},
 };
-use scaling::decide::{Decision, conclusion::Rule};
+use scaling::decide::{Decision, proposal::Rule};
 
 use super::metric;
 use crate::observe::{Found, Observed};

@@ -2,7 +2,7 @@
 
 use crate::{
     decide::{
-        proposal::{Proposal, proposal},
+        proposal::{Proposal, Rule, proposal},
         record::{Inputs, Record},
     },
     measurement::Measurement,
@@ -27,16 +27,6 @@ pub struct Conclusion {
     pub active: Active,
     pub able: Able,
     pub limited: Limited,
-}
-
-/// What a proposal is computed from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// The value of the metric, or its fallback.
-    Value,
-    Arrivals,
-    /// The value asks for more replicas than what arrives, which is not known well enough, or does not explain the value.
-    ValueBeyondArrivals,
 }
 
 /// Reason of the condition ScalingActive, which is True for the first one alone.

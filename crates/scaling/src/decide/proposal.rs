@@ -1,16 +1,23 @@
 //! Replicas that one metric proposes: HPA's arithmetic, or that of the metric's kind.
 
 use crate::{
-    decide::{
-        conclusion::Rule,
-        record::{FlowInputs, Inputs, MetricInputs},
-    },
+    decide::record::{FlowInputs, Inputs, MetricInputs},
     measurement::Measurement,
     policy::Arithmetic,
 };
 
 mod by_kind;
 pub(crate) mod hpa;
+
+/// What a proposal is computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The value of the metric, or its fallback.
+    Value,
+    Arrivals,
+    /// The value asks for more replicas than what arrives, which is not known well enough, or does not explain the value.
+    ValueBeyondArrivals,
+}
 
 /// What one metric proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

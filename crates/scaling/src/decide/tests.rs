@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     behavior::{Behavior, Change, Rate, Select},
-    decide::conclusion::{Able, Rule, recompute},
+    decide::{
+        conclusion::{Able, recompute},
+        proposal::Rule,
+    },
     flow::Flow,
     policy::{Bounds, Extras, Kind, MissingMetrics, TargetValue},
     reading::PodSample,

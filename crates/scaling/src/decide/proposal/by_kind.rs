@@ -5,8 +5,7 @@
 
 use crate::{
     decide::{
-        conclusion::Rule,
-        proposal::Proposal,
+        proposal::{Proposal, Rule},
         record::{Inputs, MetricInputs},
     },
     measurement::{Measurement, PodValues},

@@ -6,7 +6,7 @@ use api::{conditions, monitor::metrics, reasons};
 use jiff::Timestamp;
 use runtime::write::conditions::Verdict;
 use scaling::{
-    decide::conclusion::{Active, Rule},
+    decide::{conclusion::Active, proposal::Rule},
     policy::Kind,
 };
 use workload::{faults::container::quote, time::remaining};
