@@ -12,7 +12,10 @@ use runtime::{
     write::{events::Note, refusal::Refusal},
 };
 use scaling::{
-    decide::record::{FlowInputs, MetricInputs},
+    decide::{
+        proposal::Rule,
+        record::{FlowInputs, MetricInputs},
+    },
     history::History,
     reading::Milli,
 };
@@ -231,7 +234,9 @@ fn scale_reason(sizing: &Sizing) -> String {
     let metric = decision.conclusion.winner.and_then(|winner| decision.record.inputs.metrics.get(winner));
     match metric {
         Some(metric) if metric.name.as_str() == TOKENS => "tokens per minute".to_owned(),
-        Some(MetricInputs { flow: Some(FlowInputs { flow, .. }), .. }) => {
+        Some(MetricInputs { flow: Some(FlowInputs { flow, .. }), .. })
+            if decision.conclusion.rule == Rule::Arrivals =>
+        {
             let units = |value: Milli| value.count() as f64 / 1_000.0;
             let (rate, takes) = (units(flow.rate.max(flow.recent_rate)), units(flow.takes));
             format!(

@@ -10,7 +10,6 @@ use runtime::{
     key::Key,
     polling::{Polled, Polling},
 };
-use scaling::flow::PodMeter;
 
 use crate::{
     Context, ForgetIfDeleted,
@@ -29,8 +28,7 @@ use crate::{
 };
 use arrivals::with_arrivals;
 use credentials::Made;
-use rates::{Asked, read_shared};
-use scrape::scrape_pods;
+use scrape::{pages, read_page};
 
 pub(crate) mod agents;
 pub(crate) mod arrivals;
@@ -55,14 +53,14 @@ pub(crate) fn polling(period: Duration) -> Polling {
     Polling { period, at_once: 64, deadline: Duration::from_secs(20), gap: Duration::from_secs(1) }
 }
 
-/// Between two readings of a queue of which is known what arrives. An HPA looks each 15 s; a burst is seen in a third of that.
-pub(crate) fn queue_period(sample_period: Duration) -> Duration {
+/// Between two readings of a metric of which is known what arrives. An HPA looks each 15 s; a burst is seen in a third of that.
+pub(crate) fn arrivals_period(sample_period: Duration) -> Duration {
     /// Two looks within the time after which a rate begins anew.
     const LONGEST: Duration = Duration::from_secs(20);
     (sample_period / 3).min(LONGEST)
 }
 
-/// Reads every metric of one object but those of agents and those that `read_queues` reads, and the scale of a target that
+/// Reads every metric of one object but those of agents and those that `read_arrivals` reads, and the scale of a target that
 /// is not watched. Of an object that gives way to another autoscaler, or is paused, no metric is read.
 pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     let _forget = ForgetIfDeleted { ctx, scaler };
@@ -103,7 +101,7 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
 }
 
 /// Reads the metrics of which is known what arrives: more often than others, because it is by them that a burst is seen.
-pub(crate) async fn read_queues(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
+pub(crate) async fn read_arrivals(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     if !may_follow_arrivals(&scaler.spec) {
         return Polled::Unchanged;
     }
@@ -133,14 +131,22 @@ async fn read_each(
     indices: Vec<usize>,
     now: Timestamp,
 ) {
-    let reading = indices.into_iter().filter_map(|index| Some((index, valid.sources.get(index)?)));
-    let reading = reading.map(|(index, source)| async move {
-        if let Some(answer) = answer(ctx, valid, index, source, now).await {
+    let noted = |index: usize, answer: Answer| {
+        if let Some(source) = valid.sources.get(index) {
             ctx.counts.read(source, &answer);
             note(ctx, scaler, question, index, answer);
         }
+    };
+    let pages = pages(&valid.sources, &indices);
+    let of_pages = pages.iter().map(async |page| {
+        read_page(ctx, valid, page, now).await.into_iter().for_each(|(index, answer)| noted(index, answer));
     });
-    join_all(reading).await;
+    let of_servers = indices.iter().map(async |index| {
+        if let Some(answer) = of_server(ctx, valid, *index, now).await {
+            noted(*index, answer);
+        }
+    });
+    join(join_all(of_pages), join_all(of_servers)).await;
 }
 
 /// Unless the object asks something else by now: its other reading may have noted answers to that.
@@ -204,59 +210,22 @@ pub(crate) async fn read_agents(ctx: &Context, scaler: &Arc<AIScaler>, now: Time
     polled
 }
 
-async fn answer(
-    ctx: &Context,
-    valid: &ValidScaler,
-    index: usize,
-    source: &MetricSource,
-    now: Timestamp,
-) -> Option<Answer> {
-    match source {
-        MetricSource::Prometheus(query) => {
-            let asked = async |text| ask(ctx, valid, query, text, now).await;
-            let completions = query.completions.as_ref().filter(|_| valid.follows_arrivals(index));
-            let completions = OptionFuture::from(completions.map(asked));
-            let (total, completions) = join(asked(&query.query), completions).await;
-            let answer = answer::of_total(total);
-            Some(match completions {
-                Some(completions) => with_arrivals(ctx, valid, index, query, answer, completions, now),
-                None => answer,
-            })
-        }
-        MetricSource::Pods { port, path, wanted } => {
-            let metadata = &valid.scaler.metadata;
-            let asked = Asked {
-                namespace: metadata.namespace.clone().unwrap_or_default(),
-                target: valid.reference.identity(),
-                port: *port,
-                path: path.clone(),
-                wanted: wanted.clone(),
-            };
-            let shared = ctx.rates.of(metadata.uid.as_deref().unwrap_or_default(), index, asked);
-            let period = match valid.follows_arrivals(index) {
-                true => queue_period(ctx.configuration.sample_period),
-                false => ctx.configuration.sample_period,
-            };
-            let (mut reading, answer) = read_shared(&shared, period, now).await;
-            let window = valid.policy.behavior.down.window;
-            let with_flow = |answer, meter: &PodMeter| Some(Answer { flow: meter.flow(window), ..answer });
-            if let Some(answer) = answer {
-                return with_flow(answer, &reading.meter);
-            }
-            // Engines that count nothing are looked at as often as other pods.
-            if let Some((at, answer)) = &reading.last
-                && !reading.is_counted
-                && now.duration_since(*at).unsigned_abs() + period < ctx.configuration.sample_period
-            {
-                return with_flow(answer.clone(), &reading.meter);
-            }
-            let answer = scrape_pods(ctx, valid, *port, path, wanted, &mut reading, now).await;
-            reading.last = Some((now, answer.clone()));
-            with_flow(answer, &reading.meter)
-        }
-        // See `read_agents`.
-        MetricSource::Agents(_) => None,
-    }
+/// The answer for a metric that a Prometheus-compatible server has.
+async fn of_server(ctx: &Context, valid: &ValidScaler, index: usize, now: Timestamp) -> Option<Answer> {
+    let query = match valid.sources.get(index)? {
+        MetricSource::Prometheus(query) => query,
+        // See `read_page`, and `read_agents`.
+        MetricSource::Pods { .. } | MetricSource::Agents(_) => return None,
+    };
+    let asked = async |text| ask(ctx, valid, query, text, now).await;
+    let completions = query.completions.as_ref().filter(|_| valid.follows_arrivals(index));
+    let completions = OptionFuture::from(completions.map(asked));
+    let (total, completions) = join(asked(&query.query), completions).await;
+    let answer = answer::of_total(total);
+    Some(match completions {
+        Some(completions) => with_arrivals(ctx, valid, index, query, answer, completions, now),
+        None => answer,
+    })
 }
 
 /// Asks once, and once more if the server refuses what Secrets gave, and these have changed since they were read.

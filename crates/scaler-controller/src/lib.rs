@@ -50,7 +50,7 @@
 //!
 //! - `samples/trend.rs`: finds counters that were meant as gauges.
 //! - `collect/credentials.rs`: tokens and authorities from Secrets.
-//! - `collect/scrape.rs`: one scrape of the pods of a target, and what follows from it.
+//! - `collect/scrape.rs`: one scrape of a page of the pods of a target, and what follows from it.
 //! - `collect/rates.rs`: shares scrapes between objects that read the same metric of the same target.
 //! - `collect/arrivals.rs`: what arrives at targets whose queues a server knows.
 //! - `collect/agents.rs`: where the metrics agents are, and which AIScalers a snapshot concerns.
@@ -287,16 +287,16 @@ fn following_autoscalers(controller: Controller<AIScaler>, ctx: &Arc<Context>) -
 }
 
 fn reading_sources(controller: Controller<AIScaler>, ctx: &Arc<Context>) -> Controller<AIScaler> {
-    let (polled, polled_for_queues, polled_by_agents) = (Arc::clone(ctx), Arc::clone(ctx), Arc::clone(ctx));
+    let (polled, polled_for_arrivals, polled_by_agents) = (Arc::clone(ctx), Arc::clone(ctx), Arc::clone(ctx));
     let (period, sources) = (ctx.configuration.sample_period, ctx.agents.sources.clone());
     controller
         .polls(collect::polling(period), &Trigger::default(), move |scaler, now| {
             let ctx = Arc::clone(&polled);
             async move { collect::read(&ctx, &scaler, now).await }
         })
-        .polls(collect::polling(collect::queue_period(period)), &Trigger::default(), move |scaler, now| {
-            let ctx = Arc::clone(&polled_for_queues);
-            async move { collect::read_queues(&ctx, &scaler, now).await }
+        .polls(collect::polling(collect::arrivals_period(period)), &Trigger::default(), move |scaler, now| {
+            let ctx = Arc::clone(&polled_for_arrivals);
+            async move { collect::read_arrivals(&ctx, &scaler, now).await }
         })
         .polls(agents::polling(period), &ctx.agents.trigger, move |scaler, now| {
             let ctx = Arc::clone(&polled_by_agents);

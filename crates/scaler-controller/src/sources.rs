@@ -131,7 +131,7 @@ pub enum Fault {
     UnknownEngine { pod: String },
     #[error("{engine} does not serve its {metric}: {instead}")]
     NotServed { engine: &'static str, metric: &'static str, instead: &'static str },
-    #[error("pod {pod} has been scraped only once: {metric} needs two scrapes")]
+    #[error("pod {pod} has been scraped for less than 10 s: {metric} is what its counters gain in that time")]
     FirstScrape { pod: String, metric: String },
     #[error("pod {pod} has finished no request in {} s, so {metric} has no value", .within.as_secs())]
     NoRequests { pod: String, metric: String, within: Duration },

@@ -689,7 +689,7 @@ async fn a_server_that_knows_what_is_finished_says_what_arrives() {
         "a queue that is followed is read by itself"
     );
     for seconds in (0..=90).step_by(5) {
-        assert_eq!(collect::read_queues(&ctx, &scaler, later(seconds)).await, Polled::Changed);
+        assert_eq!(collect::read_arrivals(&ctx, &scaler, later(seconds)).await, Polled::Changed);
     }
     assert_eq!(server.requests(), 1 + 2 * 19, "two queries for each look");
     let flow = answers()[0].flow.unwrap();
@@ -706,13 +706,13 @@ async fn a_server_that_knows_what_is_finished_says_what_arrives() {
     ctx.scalers.upsert(newer.clone());
     let newer = Arc::new(newer);
     let before = answers();
-    collect::read_queues(&ctx, &scaler, later(95)).await;
+    collect::read_arrivals(&ctx, &scaler, later(95)).await;
     assert_eq!(before, answers(), "an answer to the old question");
-    collect::read_queues(&ctx, &newer, later(100)).await;
+    collect::read_arrivals(&ctx, &newer, later(100)).await;
     assert_eq!(sampled(&ctx, &newer).flow, None, "another queue begins anew");
     assert_eq!(ctx.arrivals.len(), 1);
     ctx.scalers.remove(&newer.metadata);
-    collect::read_queues(&ctx, &newer, later(105)).await;
+    collect::read_arrivals(&ctx, &newer, later(105)).await;
     assert_eq!(ctx.arrivals.len(), 0);
 }
 
@@ -724,7 +724,7 @@ async fn a_query_of_what_is_finished_that_fails_leaves_the_queue() {
     put_deployment(&api, &ctx, 2, json!({}));
     let scaler = stored_scaler(&api, &ctx, of_deployment(counted(server.address, "sum(broken)")));
     for seconds in (0..=90).step_by(5) {
-        collect::read_queues(&ctx, &scaler, later(seconds)).await;
+        collect::read_arrivals(&ctx, &scaler, later(seconds)).await;
     }
     assert!(is_twelve(&ctx, &scaler), "{:?}", sampled(&ctx, &scaler));
     let Sampled { message, flow, .. } = sampled(&ctx, &scaler);
@@ -742,9 +742,9 @@ async fn a_queue_waits_for_the_scale_of_a_target_that_is_not_watched() {
     let mut spec = of_rollout();
     spec["source"] = json!({"prometheus": counted(server.address, "sum(rate(b[1m]))")});
     let scaler = stored_scaler(&api, &ctx, spec);
-    assert_eq!(collect::read_queues(&ctx, &scaler, now()).await, Polled::Unchanged);
+    assert_eq!(collect::read_arrivals(&ctx, &scaler, now()).await, Polled::Unchanged);
     assert_eq!(server.requests(), 0, "without its selector the target seems to have no pods");
     collect::read(&ctx, &scaler, now()).await;
-    assert_eq!(collect::read_queues(&ctx, &scaler, now()).await, Polled::Changed);
+    assert_eq!(collect::read_arrivals(&ctx, &scaler, now()).await, Polled::Changed);
     assert_eq!(server.requests(), 2);
 }

@@ -1,7 +1,7 @@
 //! The decision on the replicas of one target: everything observed in, one value out.
 
 pub mod conclusion;
-pub(crate) mod proposal;
+pub mod proposal;
 pub mod record;
 
 use std::time::Duration;

@@ -51,7 +51,7 @@ pub struct Meter {
     intervals: VecDeque<Interval>,
     /// Arrivals of each quarter of a minute.
     bins: VecDeque<f32>,
-    bin: Interval,
+    bin: Bin,
     /// Seconds that requests have run, and requests that were finished. Both lose their weight over five minutes.
     run: f64,
     finished: f64,
@@ -72,9 +72,17 @@ struct Full {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
+struct Bin {
+    seconds: f32,
+    arrived: f32,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Interval {
     seconds: f32,
     arrived: f32,
+    /// Requests of each replica at its end.
+    in_hand_each: f32,
 }
 
 /// Requests of a target. All numbers are in thousandths of their unit.
@@ -91,21 +99,20 @@ pub struct Flow {
     pub at_a_time: Milli,
     /// Whether some have waited: a replica can do no more than `at_a_time`.
     pub is_full: bool,
-    /// Whether the rate is of so short a time that it may add replicas and remove none.
+    /// Whether the rate is of so short a time, or without a pod that is silent, that it may add replicas and remove none.
     #[serde(skip_serializing_if = "is_false")]
     pub is_rough: bool,
-    /// How unevenly requests arrive: variance over mean of the arrivals of a quarter of a minute, beside those of the two
-    /// minutes before and after it. 1: each by itself.
+    /// How unevenly requests arrive: variance over mean of the arrivals of a quarter of a minute. The variance is half the mean
+    /// square of what differs from each to the next (von Neumann), so that a step of the load counts once. 1: each by itself.
     pub dispersion: Milli,
     pub waiting: Milli,
     pub running: Milli,
     /// Tokens that a request has, of its prompt and of its answer; 0 where they are not counted.
     #[serde(skip_serializing_if = "is_zero")]
     pub tokens: Milli,
-    /// Whether requests have waited in the last minute. While they wait, their latency says how long, and not how fast
-    /// replicas are.
-    #[serde(skip_serializing_if = "is_false")]
-    pub has_waited: bool,
+    /// The most requests that each replica had in hand, of the time that latencies show: half a minute, and two requests. A
+    /// mean over the replicas, so that no single hot one counts.
+    pub in_hand_lately: Milli,
     /// Whether none has waited for half an hour: `at_a_time` is a guess then, and no latency can be computed from it.
     #[serde(skip_serializing_if = "is_false")]
     pub is_guessed: bool,
@@ -127,21 +134,24 @@ const SHORTEST: Duration = Duration::from_secs(4);
 const LONGEST: Duration = Duration::from_mins(1);
 // What half and twice of each number below does was measured with `replay --quality`, on the arrivals of two real services
 // (Azure's traces of 2023), target 5. Shares of an HPA with the same target are given as 99th percentile of the wait, and
-// replica-minutes: 0.56 and 0.79 with the numbers as they are.
+// replica-minutes: 0.54 and 0.79 with the numbers as they are.
 
-/// Half: 0.51 and 0.87. Twice: 0.59 and 0.79, and 1.07 of the wait in the worst of other loads. Less with a shorter window of
+/// Half: 0.46 and 0.86, and 1.18 of the replica-minutes in the worst case. Twice: 0.62 and 0.78. Less with a shorter window of
 /// scaleDown, whose user wants replicas to go soon.
 const LONG: f32 = 240.0;
-/// Four looks. Half: 0.53 and 0.80, and 16 more changes of direction than an HPA. Twice: 0.57 and 0.77, and 1.12 of the wait in
-/// the worst case.
+/// Four looks. Half: 0.52 and 0.80, and up to 16 more changes of direction than an HPA on other loads. Twice: 0.56 and 0.77, and
+/// 1.22 of the wait in the worst case.
 const SHORT: f32 = 20.0;
-/// A rollout that changes the time of a request is followed within minutes. Half: 0.56 and 0.80. Twice: 0.59 and 0.79.
+/// A rollout that changes the time of a request is followed within minutes. Half or twice: no share moves by more than
+/// 0.01.
 const SERVICE: f64 = 300.0;
 /// Half or twice: no share moves by more than 0.01. A new engine that can do less, and has no queue, is known so much later.
 const AT_A_TIME_KNOWN_FOR: f64 = 1_800.0;
 /// Longer prompts let an engine work on fewer requests at a time; within a minute or two that is known. Half or twice: no
 /// share moves by more than 0.01.
 const FULL_FOLLOWED: f64 = 60.0;
+/// Prompts do not become so much longer within seconds.
+const FULL_REPLACED: f64 = 2.0;
 /// When nothing has waited for half an hour, a pod may do more than it did: two percent of it for each minute.
 const FULL_FORGOTTEN: f64 = 3_000.0;
 /// Of a second.
@@ -149,27 +159,25 @@ const MILLISECONDS: f64 = 1_000.0;
 const SECONDS_PER_MINUTE: f64 = 60.0;
 /// No engine does.
 const MOST_AT_A_TIME: f64 = 1e6;
-/// A rate over less than this, or less than two requests take, is chance. Half: 0.58 and 0.79. Twice: 0.63 and 0.79.
+/// A rate over less than this, or less than two requests take, is chance. Half: 0.58 and 0.79. Twice: 0.63 and 0.79, and 1.27 of
+/// the wait in the worst case.
 const SHORTEST_COVERED: f64 = 60.0;
-/// One period of an HPA.
+/// One period of an HPA. Half: 0.56 and 0.77. Twice: 0.66 and 0.79, and 1.27 of the wait in the worst case.
 const BIN: f32 = 15.0;
 /// Bursts are remembered for so many windows of scaleDown.
 const WINDOWS: f32 = 3.0;
 /// A quarter of an hour.
 const BINS: usize = 60;
-/// A bin is compared with two minutes before and after it: what rises and falls within hours is no burst. Half or
-/// twice: no share moves by more than 0.01. Without the comparison, a slow rise costs a third more replica-minutes.
-const AROUND: usize = 8;
 /// Fewer bins say nothing of their variance.
 const LEAST_BINS: usize = 4;
-/// Requests of code assistants reach it. Half: 0.76 and 0.71. Twice: 0.42 and 0.89.
+/// Requests of code assistants reach it. Half: 0.76 and 0.71. Twice: 0.38 and 0.88.
 const MOST_DISPERSED: f64 = 100.0;
 /// Fewer finished requests give no time of service.
 const LEAST_FINISHED: f64 = 3.0;
-/// The 95th percentile of what arrives by chance, in standard deviations. Half: 0.95 and 0.67. Twice: 0.32 and 1.12.
+/// The 95th percentile of what arrives by chance, in standard deviations. Half: 0.95 and 0.67. Twice: 0.32 and 1.08.
 const DEVIATIONS: f64 = 1.65;
-/// Seconds in which what waits is worked off: one period of an HPA. Half: 0.51 and 0.81. Twice: 0.58 and 0.78,
-/// and 1.24 of the wait in the worst case.
+/// Seconds in which what waits is worked off: one period of an HPA. Half: 0.50 and 0.81. Twice: 0.57 and 0.78,
+/// and 1.30 of the wait in the worst case.
 const DRAINED_WITHIN: f64 = 15.0;
 /// Replicas that come after a long cold start and leave at once would cost more than they serve. Half or twice: no share moves
 /// by more than 0.02 with cold starts of two minutes; with five, 43 replicas are the most where an HPA has 373.
@@ -178,8 +186,9 @@ const DRAINED_WITHIN_COLD_STARTS: f64 = 0.25;
 /// and a cold start. Measured on the load of `tests/rules/pool.rs` with a cold start of 30 s, beside the queue's rule: waiting
 /// of 0.43 and replica-minutes of 0.99. Half: 0.40 and 1.09. Twice: 0.55 and 0.92.
 const TASKS_DRAINED_WITHIN: f64 = 60.0;
-/// In seconds. Latencies are percentiles of half a minute, and a request that has waited may run as long.
-const LATENCY_SHOWS: f64 = 60.0;
+/// In seconds. Latencies are percentiles of half a minute. What has waited runs after that, some of it for twice the mean.
+const LATENCY_SHOWS: f64 = 30.0;
+const LATENCY_SHOWS_REQUESTS: f64 = 2.0;
 /// In seconds: a quarter of the long window. Half or twice: no share moves by more than 0.01.
 const LONG_REQUEST: f64 = 60.0;
 
@@ -204,8 +213,14 @@ impl Meter {
         let finished = (totals.finished - before.finished).max(0.0);
         let arrived = totals.arrived - before.arrived;
         self.tokens = decayed(self.tokens, pause.as_secs_f64()) + (totals.tokens - before.tokens).max(0.0);
-        self.add(pause.as_secs_f64(), arrived, finished, (before.running + totals.running) / 2.0);
-        self.learn_at_a_time(&totals, pause.as_secs_f64());
+        self.served(pause.as_secs_f64(), finished, (before.running + totals.running) / 2.0);
+        let in_hand_each = (totals.waiting + totals.running) / f64::from(totals.replicas.max(1));
+        self.arrived(Interval {
+            seconds: pause.as_secs_f32(),
+            arrived: arrived as f32,
+            in_hand_each: in_hand_each as f32,
+        });
+        self.learn_at_a_time(&totals, before.full, pause.as_secs_f64());
         // While far more runs than has ended, the time that is yet to come would count as that of the others. A few requests
         // more or less must not change the rule each time.
         let least = LEAST_FINISHED.max(totals.running / 3.0);
@@ -218,7 +233,8 @@ impl Meter {
         Self { most_at_a_time, full, last: Some((totals, now)), ..Self::default() }
     }
 
-    fn learn_at_a_time(&mut self, totals: &Totals, seconds: f64) {
+    /// `before`: what a full replica worked on at the look before.
+    fn learn_at_a_time(&mut self, totals: &Totals, before: Option<f64>, seconds: f64) {
         let busy = totals.running / f64::from(totals.replicas.max(1));
         self.most_at_a_time = (self.most_at_a_time * (-seconds / AT_A_TIME_KNOWN_FOR).exp()).max(busy);
         self.full = match (self.full, totals.full) {
@@ -228,7 +244,11 @@ impl Meter {
             }
             (Some(Full { at_a_time, .. }), Some(now)) => {
                 let kept = (-seconds / FULL_FOLLOWED).exp();
-                Some(Full { at_a_time: at_a_time * kept + now * (1.0 - kept), seconds_ago: 0.0 })
+                let followed = at_a_time * kept + now * (1.0 - kept);
+                // Of one look, the requests of a batch may have ended together.
+                let of_two_looks = before.map(|before| now.max(before));
+                let of_another_model = of_two_looks.filter(|seen| at_a_time > seen * FULL_REPLACED);
+                Some(Full { at_a_time: of_another_model.unwrap_or(followed), seconds_ago: 0.0 })
             }
             (None, Some(now)) => Some(Full { at_a_time: now, seconds_ago: 0.0 }),
             (Some(Full { at_a_time, seconds_ago }), None) => {
@@ -246,10 +266,12 @@ impl Meter {
     }
 
     /// `running`: the mean of both ends of the interval.
-    fn add(&mut self, seconds: f64, arrived: f64, finished: f64, running: f64) {
+    fn served(&mut self, seconds: f64, finished: f64, running: f64) {
         self.run = decayed(self.run, seconds) + running * seconds;
         self.finished = decayed(self.finished, seconds) + finished;
-        let interval = Interval { seconds: seconds as f32, arrived: arrived as f32 };
+    }
+
+    fn arrived(&mut self, interval: Interval) {
         self.intervals.push_back(interval);
         let mut known: f32 = self.intervals.iter().map(|interval| interval.seconds).sum();
         while let Some(first) = self.intervals.front()
@@ -263,7 +285,7 @@ impl Meter {
         if self.bin.seconds >= BIN {
             // A look that came late covers more than one bin.
             self.bins.push_back((self.bin.arrived * BIN / self.bin.seconds).max(0.0));
-            self.bin = Interval::default();
+            self.bin = Bin::default();
         }
         if self.bins.len() > BINS {
             self.bins.pop_front();
@@ -299,7 +321,7 @@ impl Meter {
             waiting: milli(totals.waiting)?,
             running: milli(totals.running)?,
             tokens: milli(self.tokens / self.finished)?,
-            has_waited: self.full.is_some_and(|full| full.seconds_ago < LATENCY_SHOWS),
+            in_hand_lately: milli(self.most_in_hand(LATENCY_SHOWS + LATENCY_SHOWS_REQUESTS * takes))?,
             is_guessed: self.full.is_some_and(|full| full.seconds_ago >= AT_A_TIME_KNOWN_FOR),
         })
     }
@@ -307,14 +329,26 @@ impl Meter {
     /// Arrivals per second over the last intervals that cover this time, or over what is known.
     fn rate(&self, within: f32) -> Option<f64> {
         let (mut seconds, mut arrived) = (0.0_f32, 0.0_f32);
-        for interval in self.intervals.iter().rev() {
-            if seconds >= within {
-                break;
-            }
+        for interval in self.last(within) {
             seconds += interval.seconds;
             arrived += interval.arrived;
         }
         (seconds > 0.0).then(|| f64::from(arrived.max(0.0) / seconds))
+    }
+
+    /// Requests of each replica, within this time.
+    fn most_in_hand(&self, within: f64) -> f64 {
+        self.last(within as f32).map(|interval| interval.in_hand_each).fold(0.0, f32::max).into()
+    }
+
+    /// The last intervals that cover this time, the newest first.
+    fn last(&self, within: f32) -> impl Iterator<Item = &Interval> {
+        let mut covered = 0.0;
+        self.intervals.iter().rev().take_while(move |interval| {
+            let is_within = covered < within;
+            covered += interval.seconds;
+            is_within
+        })
     }
 
     fn dispersion(&self, window: Window) -> f64 {
@@ -324,14 +358,9 @@ impl Meter {
         let remembered = (WINDOWS * window.duration().as_secs_f32() / BIN) as usize;
         let first = self.bins.len().saturating_sub(remembered.max(LEAST_BINS));
         let (mut squares, mut means) = (0.0, 0.0);
-        for (index, bin) in self.bins.iter().enumerate().skip(first) {
-            let around =
-                self.bins.range(index.saturating_sub(AROUND)..self.bins.len().min(index + AROUND + 1));
-            let count = around.len() as f64;
-            let mean = around.map(|bin| f64::from(*bin)).sum::<f64>() / count;
-            // A bin is part of the mean that it is compared with.
-            squares += (f64::from(*bin) - mean).powi(2) * count / (count - 1.0);
-            means += mean;
+        for (before, bin) in self.bins.range(first..).zip(self.bins.range(first + 1..)) {
+            squares += f64::from(bin - before).powi(2) / 2.0;
+            means += f64::from(bin + before) / 2.0;
         }
         if means > 0.0 { (squares / means).clamp(1.0, MOST_DISPERSED) } else { 1.0 }
     }
@@ -347,19 +376,28 @@ impl Flow {
     /// Requests that a replica has in hand when it is at its target, by Little's law. `None` if that is not known.
     ///
     /// - Of a queue it is the target.
-    /// - A replica that works on so many requests at a time keeps a latency with as many in hand as end within it.
+    /// - A replica that works on so many requests at a time keeps a latency with as many in hand as end within it, or with one.
     /// - Tokens per minute are requests per minute, of so many tokens each.
     pub fn in_hand_at_target(self, kind: Kind, target: TargetValue) -> Option<f64> {
         let (target, takes) = (units(target.milli()), units(self.takes));
         let in_hand = match kind {
             Kind::QueueDepth | Kind::TasksAndBusyWorkers => target,
             Kind::Latency if self.is_full && !self.is_guessed => {
-                units(self.at_a_time).max(1.0) * target / MILLISECONDS / takes
+                // A replica that has less to do is no faster.
+                (units(self.at_a_time).max(1.0) * target / MILLISECONDS / takes).max(1.0)
             }
             Kind::TokensPerMinute => target / SECONDS_PER_MINUTE * takes / units(self.tokens),
             Kind::Latency | Kind::GpuUtil | Kind::GpuMemory | Kind::Custom | Kind::TasksOnly => return None,
         };
         (in_hand.is_finite() && in_hand > 0.0).then_some(in_hand)
+    }
+
+    /// Whether the queue is the reason of a latency above its target: replicas had more in hand than ends within it. The
+    /// promise of the flow is one of the mean, so a percentile above its target may have other reasons. Of other metrics the
+    /// queue is always the reason.
+    pub(crate) fn explains(self, kind: Kind, target: TargetValue) -> bool {
+        let at_target = self.in_hand_at_target(kind, target);
+        kind != Kind::Latency || at_target.is_some_and(|at_target| units(self.in_hand_lately) > at_target)
     }
 
     /// `target`: requests that a replica should have in hand. `ready`: replicas that serve. `cold_start`: seconds until an
@@ -369,10 +407,12 @@ impl Flow {
         let at_a_time = if self.is_full { known.max(1.0) } else { known.max(target) };
         let in_hand = self.in_hand();
         let dispersion = units(self.dispersion).max(1.0);
-        let arrivals = (in_hand + in_hand.sqrt()) / target;
+        // A request more than usual is a whole one, and needs no more than one replica.
+        let for_chance = target.max(1.0);
+        let arrivals = in_hand / target + in_hand.sqrt() / for_chance;
         // Of what may wait, as much as arrives meanwhile comes by chance.
         let meanwhile = in_hand * (target / at_a_time).max(1.0);
-        let bursts = in_hand / at_a_time + DEVIATIONS * (dispersion * meanwhile).sqrt() / target;
+        let bursts = in_hand / at_a_time + DEVIATIONS * (dispersion * meanwhile).sqrt() / for_chance;
         // When arrivals end, long requests run on after their rate is forgotten.
         let begun = if units(self.takes) >= LONG_REQUEST { units(self.running) / at_a_time } else { 0.0 };
         let drained_within = DRAINED_WITHIN.max(cold_start * DRAINED_WITHIN_COLD_STARTS);

@@ -62,6 +62,21 @@ pub(crate) struct SharedReading {
     pub(crate) last: Option<(Timestamp, Answer)>,
 }
 
+impl SharedReading {
+    /// The last answer of pods that count nothing: they are looked at once in a sample period, however often others are.
+    /// `period`: between two looks.
+    pub(crate) fn of_uncounted(
+        &self,
+        sample_period: Duration,
+        period: Duration,
+        now: Timestamp,
+    ) -> Option<Answer> {
+        let (at, answer) = self.last.as_ref().filter(|_| !self.is_counted)?;
+        let is_early = now.duration_since(*at).unsigned_abs() + period / 2 < sample_period;
+        is_early.then(|| answer.clone())
+    }
+}
+
 /// A quarter of what the controller may use: some 15 000 pods with the histograms of an engine, 3 000 with the largest ones.
 const KEPT: Limits = Limits { all: 64 << 20, of_one_namespace: 16 << 20 };
 /// A value is used by another object for so long, or for half the time between two readings if that is less.
@@ -272,6 +287,21 @@ mod tests {
         assert_eq!(answer, Some(Answer::pending()), "what it has waited for");
         assert_eq!(read_shared(&other, period, at(7)).await.1, Some(Answer::pending()));
         assert_eq!(read_shared(&other, period, at(8)).await.1, None);
+    }
+
+    #[tokio::test]
+    async fn pods_that_count_nothing_are_looked_at_once_in_a_sample_period() {
+        let shared = Rates::default().of("one", 0, asked("a", "/"));
+        let mut reading = shared.lock().await;
+        let is_due = |reading: &SharedReading, seconds| {
+            let (sample_period, period) = (Duration::from_secs(15), Duration::from_secs(5));
+            reading.of_uncounted(sample_period, period, at(seconds)).is_none()
+        };
+        assert!(is_due(&reading, 0), "nothing is known");
+        (reading.last, reading.is_counted) = (Some((at(0), Answer::pending())), false);
+        assert_eq!([5, 10, 14, 15].map(|seconds| is_due(&reading, seconds)), [false, false, true, true]);
+        reading.is_counted = true;
+        assert!(is_due(&reading, 5));
     }
 
     #[test]

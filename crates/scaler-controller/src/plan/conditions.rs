@@ -9,6 +9,7 @@ use scaling::{
     decide::{
         Decision,
         conclusion::{Able, Active, Limited},
+        proposal::Rule,
         record::Record,
     },
     measurement::Measurement,
@@ -276,9 +277,11 @@ fn by_valid_metric(
     let which = decision.conclusion.winner.unwrap_or_default();
     let name = valid.policy.metrics.get(which).map_or("", |metric| word(metric.kind));
     let mut message = format!("replicas are computed from metric {name}");
-    if decision.record.inputs.metrics.get(which).is_some_and(|metric| metric.flow.is_some()) {
-        message.push_str(", by what arrives");
-    }
+    message.push_str(match decision.conclusion.rule {
+        Rule::Value => "",
+        Rule::Arrivals => ", by what arrives",
+        Rule::ValueBeyondArrivals => ", whose value asks for more than what arrives",
+    });
     let counter = as_counter(valid, observed, decision);
     if let Some(counter) = &counter {
         message = format!("{message}, but {counter}");

@@ -5,7 +5,7 @@ use runtime::write::{
     conditions::Verdict,
     events::{Note, Severity},
 };
-use scaling::decide::Decision;
+use scaling::decide::{Decision, proposal::Rule};
 
 use super::metric;
 use crate::observe::{Found, Observed};
@@ -64,7 +64,14 @@ pub(super) fn of_scale(found: &Found, decision: &Decision) -> Note {
     let inputs = &decision.record.inputs;
     let winner = decision.conclusion.winner.and_then(|winner| inputs.metrics.get(winner));
     let because = match winner {
-        Some(winner) => format!("{} ({reason})", metric::summary(winner, from, inputs.supply.ready)),
+        Some(winner) => {
+            let summary = metric::summary(winner, from, inputs.supply.ready);
+            let by = match decision.conclusion.rule {
+                Rule::Value | Rule::Arrivals => "",
+                Rule::ValueBeyondArrivals => "; the value asks for more",
+            };
+            format!("{summary}{by} ({reason})")
+        }
         None => format!(
             "minReplicas is {}, maxReplicas is {} ({reason})",
             inputs.bounds.min(),

@@ -148,7 +148,7 @@ mod tests {
             is_full: true,
             is_rough: false,
             tokens: milli(300_000),
-            has_waited: true,
+            in_hand_lately: milli(25_000),
             is_guessed: false,
         };
         let metric = MetricInputs {

@@ -47,7 +47,7 @@ pub enum Meaning {
 }
 
 /// What is read of a pod.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Wanted {
     /// `None`: the engine is recognised by what it serves.
     OfEngine(Option<Engine>, Load),
@@ -57,7 +57,8 @@ pub enum Wanted {
 /// What one scrape says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scrape {
-    pub value: Scraped,
+    /// Of a pod that has served no request yet, there may be no value, and requests all the same.
+    pub value: Result<Scraped, Fault>,
     /// Of an engine that counts those that it has finished.
     pub requests: Option<Requests>,
 }
@@ -248,25 +249,29 @@ fn is_bucket(series: &str, histogram: &str) -> bool {
 }
 
 /// What one scrape of a pod says of what is wanted. `pod`: namespace and name, for messages.
-pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Result<Scrape, Fault> {
+pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Scrape {
     match wanted {
-        Wanted::OfEngine(engine, load) => {
-            let engine = engine
-                .or_else(|| Engine::of(read))
-                .ok_or_else(|| Fault::UnknownEngine { pod: pod.to_owned() })?;
-            of_engine(read, engine, *load, pod)
-        }
-        Wanted::Named(name, meaning) => {
-            Ok(Scrape { value: named(read, name, *meaning, pod)?, requests: None })
-        }
+        Wanted::OfEngine(engine, load) => match engine.or_else(|| Engine::of(read)) {
+            Some(engine) => of_engine(read, engine.profile(), *load, pod),
+            None => Scrape { value: Err(Fault::UnknownEngine { pod: pod.to_owned() }), requests: None },
+        },
+        Wanted::Named(name, meaning) => Scrape { value: named(read, name, *meaning, pod), requests: None },
     }
 }
 
-fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Result<Scrape, Fault> {
-    let profile = engine.profile();
+fn of_engine(read: &Exposition<'_>, profile: &Profile, load: Load, pod: &str) -> Scrape {
+    let value = load_of(read, profile, load, pod);
+    let tokens = match (load, &value) {
+        (Load::TokensPerMinute, Ok(Scraped::Count(tokens))) => *tokens,
+        _ => 0.0,
+    };
+    Scrape { value, requests: counted(read, profile, pod).map(|counted| Requests { tokens, ..counted }) }
+}
+
+fn load_of(read: &Exposition<'_>, profile: &Profile, load: Load, pod: &str) -> Result<Scraped, Fault> {
     let is_not_served = |instead| Fault::NotServed { engine: profile.name, metric: load.name(), instead };
-    let (value, tokens) = match load {
-        Load::QueueDepth => (Scraped::Level(requests(read, profile, pod)?), 0.0),
+    Ok(match load {
+        Load::QueueDepth => Scraped::Level(requests(read, profile, pod)?),
         Load::Latency => {
             let name = profile.latency.ok_or_else(|| {
                 is_not_served("use queue_depth, or source.prometheus with the summaries of --metrics-config=summary_latencies=true")
@@ -276,7 +281,7 @@ fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Re
                 Ok(_) => InFlight::Some,
                 Err(_) => InFlight::Unknown,
             };
-            (Scraped::Times(buckets(read, name, pod)?, SECONDS, in_flight), 0.0)
+            Scraped::Times(buckets(read, name, pod)?, SECONDS, in_flight)
         }
         Load::TokensPerMinute if profile.tokens.is_empty() => {
             return Err(is_not_served("use queue_depth, or source.prometheus with a metric of the model"));
@@ -286,10 +291,9 @@ fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Re
             for name in profile.tokens {
                 tokens += sum(read, name, pod)?;
             }
-            (Scraped::Count(tokens), tokens)
+            Scraped::Count(tokens)
         }
-    };
-    Ok(Scrape { value, requests: counted(read, profile, pod).map(|counted| Requests { tokens, ..counted }) })
+    })
 }
 
 /// SGLang and TGI serve the number of finished requests from the first one on. Without it, the load can be used still.

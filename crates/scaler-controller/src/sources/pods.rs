@@ -118,17 +118,17 @@ pub fn address(pod: &str, ip: &str, port: u16) -> Result<SocketAddr, Fault> {
     if is_of_pod && port > 0 { Ok(SocketAddr::new(ip, port)) } else { Err(invalid()) }
 }
 
-/// Scrapes a pod once and reads what is wanted. The caller passes it to the [`scrapes`], with the time. The wait until its
-/// body may be read does not count as lateness of the pod.
+/// Scrapes a pod once and reads each that is wanted, in the same order. The caller passes it to the [`scrapes`], with the
+/// time. The wait until its body may be read does not count as lateness of the pod.
 pub async fn poll_once(
     pod: Pod<'_>,
-    wanted: &Wanted,
+    wanted: &[&Wanted],
     limits: Limits,
     batch: &Batch<'_>,
-) -> Result<Scrape, Fault> {
+) -> Result<Vec<Scrape>, Fault> {
     // Without a wait from here on, so that no text is kept while others are read.
     let text = scrape(pod, limits, batch).await?;
-    let read = text::exposition::parse(&text, |series| wanted.needs(series));
+    let read = text::exposition::parse(&text, |series| wanted.iter().any(|wanted| wanted.needs(series)));
     if read.is_cut {
         return Err(Fault::TooManyMetrics { pod: pod.name.to_owned(), limit: MOST_SERIES });
     }
@@ -139,7 +139,11 @@ pub async fn poll_once(
             wanted: "metrics",
         });
     }
-    engines::read(&read, wanted, pod.name).map_err(|fault| batch.with_similar(fault, &read))
+    let read_one = |wanted: &&Wanted| {
+        let Scrape { value, requests } = engines::read(&read, wanted, pod.name);
+        Scrape { value: value.map_err(|fault| batch.with_similar(fault, &read)), requests }
+    };
+    Ok(wanted.iter().map(read_one).collect())
 }
 
 /// The text that a pod serves.

@@ -17,7 +17,7 @@ const VLLM: &str = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_ru
 /// What [`VLLM`] says: a histogram without a series has counted nothing yet.
 fn queued() -> Scrape {
     let requests = Requests { waiting: 4.0, running: 3.0, finished: 0.0, tokens: 0.0 };
-    Scrape { value: Scraped::Level(7.0), requests: Some(requests) }
+    Scrape { value: Ok(Scraped::Level(7.0)), requests: Some(requests) }
 }
 
 fn limits() -> Limits {
@@ -26,7 +26,13 @@ fn limits() -> Limits {
 
 /// A scrape with a share of its own.
 async fn poll_alone(pod: Pod<'_>, wanted: &Wanted, limits: Limits) -> Result<Scrape, Fault> {
-    poll_once(pod, wanted, limits, &Batch::new(&Bodies::new(1, 1), "demo")).await
+    poll_one(pod, wanted, limits, &Batch::new(&Bodies::new(1, 1), "demo")).await
+}
+
+/// With one value, which is there.
+async fn poll_one(pod: Pod<'_>, wanted: &Wanted, limits: Limits, batch: &Batch<'_>) -> Result<Scrape, Fault> {
+    let scrape = poll_once(pod, &[wanted], limits, batch).await?.remove(0);
+    scrape.value.clone().map(|_| scrape)
 }
 
 fn queue_depth() -> Wanted {
@@ -54,6 +60,22 @@ async fn a_pod_is_scraped_on_a_connection_that_ends() {
 }
 
 #[tokio::test]
+async fn several_metrics_of_a_page_take_one_scrape() {
+    let server = Server::start(Script::metrics(VLLM)).await;
+    let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
+    let running = Wanted::Named("vllm:num_requests_running".to_owned(), Meaning::Level);
+    let wanted = [&Wanted::OfEngine(None, Load::Latency), &queue_depth(), &running];
+    let read = poll_once(pod, &wanted, limits(), &Batch::new(&Bodies::new(1, 1), "demo")).await.unwrap();
+    assert!(
+        matches!(read[0].value, Err(Fault::NoSuchMetric { .. })),
+        "nothing has been served yet: {read:?}"
+    );
+    assert_eq!(read[0].requests, queued().requests);
+    assert_eq!((&read[1], &read[2].value), (&queued(), &Ok(Scraped::Level(3.0))));
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test]
 async fn a_body_without_a_length_ends_with_the_connection() {
     let answer = format!("HTTP/1.0 200 OK\r\n\r\n{VLLM}");
     assert_eq!(given(Script::Bytes(answer.into_bytes()), limits()).await, Ok(queued()));
@@ -78,18 +100,18 @@ async fn a_body_beyond_those_that_are_read_at_once_waits_and_is_not_late() {
     let (bodies, wanted) = (Bodies::new(2, 1), queue_depth());
     let (batch, of_others) = (Batch::new(&bodies, "demo"), Batch::new(&bodies, "other"));
     let pod = |server: &Server| Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
-    let mut first = Box::pin(poll_once(pod(&withholding), &wanted, limits(), &batch));
+    let mut first = Box::pin(poll_one(pod(&withholding), &wanted, limits(), &batch));
     while bodies.available() > 1 {
         assert!(timeout(Duration::from_millis(1), &mut first).await.is_err());
     }
     let brief = Limits { deadline: DEADLINE, ..limits() };
-    let mut second = Box::pin(poll_once(pod(&prompt), &wanted, brief, &batch));
+    let mut second = Box::pin(poll_one(pod(&prompt), &wanted, brief, &batch));
     tokio::select! {
         read = &mut second => panic!("{read:?} while another body is read"),
         () = sleep(DEADLINE * 2) => {}
     }
     assert_eq!(prompt.requests().len(), 1, "only the body waits");
-    let other = poll_once(pod(&prompt), &wanted, brief, &of_others);
+    let other = poll_one(pod(&prompt), &wanted, brief, &of_others);
     assert_eq!(in_time(other).await, Ok(queued()), "in another namespace");
     drop(first);
     assert_eq!(in_time(second).await, Ok(queued()));
@@ -157,7 +179,7 @@ async fn names_are_compared_for_one_pod_of_a_target() {
     let batch = Batch::new(&bodies, "demo");
     let mut named = Vec::new();
     for _ in 0..2 {
-        match poll_once(pod, &wanted, limits(), &batch).await {
+        match poll_one(pod, &wanted, limits(), &batch).await {
             Err(Fault::NoSuchMetric { similar, .. }) => named.push(similar.len()),
             other => panic!("{other:?}"),
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     decide::{
-        proposal::{Proposal, proposal},
+        proposal::{Proposal, Rule, proposal},
         record::{Inputs, Record},
     },
     measurement::Measurement,
@@ -22,6 +22,8 @@ pub struct Conclusion {
     pub proposals: Vec<Option<i32>>,
     /// Which metric made the largest proposal.
     pub winner: Option<usize>,
+    /// By which rule that was.
+    pub rule: Rule,
     pub active: Active,
     pub able: Able,
     pub limited: Limited,
@@ -75,11 +77,11 @@ pub fn conclude(replicas: i32, inputs: &Inputs) -> Conclusion {
     if replicas == 0 && min > 0 && inputs.extras.zero == ZeroReplicas::AsInHpa {
         return Conclusion { active: Active::ScalingDisabled, ..unmeasured(0) };
     }
-    let proposed: Vec<Option<Proposal>> =
+    let by_metric: Vec<Option<Proposal>> =
         inputs.metrics.iter().map(|metric| proposal(metric, replicas, inputs)).collect();
-    let lasting = proposed.iter().flatten().map(|proposed| proposed.lasting).max();
+    let lasting = by_metric.iter().flatten().map(|proposed| proposed.lasting).max();
     let proposals: Vec<Option<i32>> =
-        proposed.iter().map(|proposed| proposed.map(|proposed| proposed.replicas)).collect();
+        by_metric.iter().map(|proposed| proposed.map(|proposed| proposed.replicas)).collect();
     let active = active(inputs, &proposals, replicas);
     // HPA v2: bounds apply at once, without windows and rates.
     if replicas > max {
@@ -91,9 +93,11 @@ pub fn conclude(replicas: i32, inputs: &Inputs) -> Conclusion {
     let (winner, Some(proposed)) = largest(&proposals) else {
         return Conclusion { active, proposals, ..unmeasured(replicas) };
     };
+    let largest = winner.and_then(|winner| *by_metric.get(winner)?);
+    let rule = largest.map_or(Rule::Value, |proposal| proposal.rule);
     // HPA v2: with some metrics invalid, the others may add replicas and remove none. Nor may one that is incomplete.
     if has_missing(inputs) && proposed < replicas {
-        return Conclusion { active, proposals, winner, ..unmeasured(replicas) };
+        return Conclusion { active, proposals, winner, rule, ..unmeasured(replicas) };
     }
     let with_buffer = |proposed: i32| match proposed {
         0 => 0,
@@ -102,7 +106,7 @@ pub fn conclude(replicas: i32, inputs: &Inputs) -> Conclusion {
     let (raw, lasting) = (with_buffer(proposed), lasting.map(with_buffer));
     let (stable, able) = stabilized(raw, replicas, inputs);
     let (to, limited) = limited(stable, replicas, inputs);
-    Conclusion { to, raw: Some(raw), lasting, proposals, winner, active, able, limited }
+    Conclusion { to, raw: Some(raw), lasting, proposals, winner, rule, active, able, limited }
 }
 
 impl Conclusion {
@@ -164,6 +168,7 @@ fn unmeasured(to: i32) -> Conclusion {
         lasting: None,
         proposals: Vec::new(),
         winner: None,
+        rule: Rule::Value,
         active: Active::ValidMetricFound,
         able: Able::ReadyForNewScale,
         limited: Limited::DesiredWithinRange,

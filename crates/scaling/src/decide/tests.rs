@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     behavior::{Behavior, Change, Rate, Select},
-    decide::conclusion::{Able, recompute},
+    decide::{
+        conclusion::{Able, recompute},
+        proposal::Rule,
+    },
     flow::Flow,
     policy::{Bounds, Extras, Kind, MissingMetrics, TargetValue},
     reading::PodSample,
@@ -481,14 +484,14 @@ fn a_latency_and_a_rate_of_tokens_follow_the_same_arrivals() {
     };
     // 60 will be in hand. A replica that works on 8 for 5 s ends 16 within 10 s.
     let burst = flow(12, 40, 72);
-    let waits = Flow { has_waited: true, ..burst.unwrap() };
+    let waits = Flow { in_hand_lately: Milli::units(18), ..burst.unwrap() };
     let by_queue = raw(Kind::QueueDepth, 16, 72.0, Some(waits));
     assert_eq!(
         by_queue, 17,
         "60 run and 208 will wait when pods are Ready, drained within 15 s: (60 + 69) / 8"
     );
     assert_eq!(raw(Kind::Latency, 10_000, 60_000.0, Some(waits)), by_queue, "the queue explains the latency");
-    let calm = |in_hand| Flow { has_waited: false, ..flow(2, 0, in_hand).unwrap() };
+    let calm = |in_hand| flow(2, 0, in_hand).unwrap();
     assert_eq!(raw(Kind::Latency, 10_000, 20_000.0, Some(calm(10))), 8, "none waits: replicas are slow");
     assert_eq!(raw(Kind::Latency, 10_000, 1_000.0, Some(calm(10))), 2, "two arrive per second");
     assert_eq!(raw(Kind::Latency, 10_000, 9_500.0, Some(calm(10))), 4, "fewer would be slower");
@@ -505,11 +508,24 @@ fn a_latency_and_a_rate_of_tokens_follow_the_same_arrivals() {
     let idle = flow(0, 0, 0).unwrap();
     assert_eq!(raw(Kind::TokensPerMinute, 57_600, 0.0, Some(idle)), 0, "before the bounds");
     // One pod has a queue, and the others serve well: half of the replicas would make the latency worse.
-    let hot = Flow { has_waited: true, ..flow(5, 2, 27).unwrap() };
+    let hot = Flow { in_hand_lately: Milli::units(17), ..flow(5, 2, 27).unwrap() };
     let eight = Target { flows: vec![Some(hot)], ..target(8, 0, 0) };
     let slow =
         decide(&policy(Kind::Latency, 10_000), &eight, &total(12_000.0, 0), &History::default(), at(0));
     assert_eq!(slow.record.raw, 8, "a latency above its target removes none");
+}
+
+#[test]
+fn a_queue_that_ends_within_the_target_explains_no_latency_above_it() {
+    let policy = policy(Kind::Latency, 10_000);
+    let raw = |in_hand_each: i64| {
+        // Two wait for one hot pod, and the mean of 8 each takes 5 s; the percentile is 20 s.
+        let flow = Flow { in_hand_lately: Milli::units(in_hand_each), ..flow(5, 2, 32).unwrap() };
+        let target = Target { flows: vec![Some(flow)], ..target(4, 0, 0) };
+        decide(&policy, &target, &total(20_000.0, 0), &History::default(), at(0)).record.raw
+    };
+    assert_eq!([raw(8), raw(16)], [8, 8], "16 each end within 10 s, and are slow all the same");
+    assert_eq!(raw(17), 4, "the queue was the reason, and what arrives needs no more");
 }
 
 #[test]
@@ -520,6 +536,15 @@ fn no_replicas_are_removed_while_more_is_in_hand_than_their_target() {
         decide(&policy, &calm, &total(0.0, 0), &History::default(), at(0)).record.raw
     };
     assert_eq!((raw(21), raw(20)), (4, 2));
+    // A number that binary fractions do not have.
+    let exact = TargetValue::try_from(Milli::from(1_001)).unwrap();
+    let policy = Policy {
+        metrics: vec![Metric::new("first", Kind::QueueDepth, exact)],
+        ..self::policy(Kind::QueueDepth, 1)
+    };
+    let running = Milli::from(4_004);
+    let calm = Target { flows: vec![Some(Flow { running, ..flow(0, 0, 0).unwrap() })], ..target(4, 0, 0) };
+    assert_eq!(decide(&policy, &calm, &total(0.0, 0), &History::default(), at(0)).record.raw, 0);
 }
 
 #[test]
@@ -557,7 +582,7 @@ fn what_is_unsure_removes_nothing_that_the_value_asks_for() {
     let calm = flow(1, 0, 5).unwrap();
     assert_eq!(raw(calm, of_pods(4)), 2);
     assert_eq!(raw(Flow { is_rough: true, ..calm }, of_pods(4)), 4, "the rate is of a moment");
-    assert_eq!(raw(calm, of_pods(3)), 4, "one pod is silent");
+    assert_eq!(raw(calm, of_pods(3)), 2, "one pod has ended no request, and has counted them");
     let burst = flow(12, 0, 20).unwrap();
     assert_eq!(raw(Flow { is_rough: true, ..burst }, of_pods(4)), raw(burst, of_pods(4)), "it may add");
 }
@@ -590,4 +615,17 @@ fn of_hundreds_of_replicas_chance_moves_none_while_nothing_waits() {
     assert_eq!(decided(90, 0).record.raw, 95);
     assert_eq!(decided(105, 0).record.raw, 110);
     assert!(decided(97, 10).record.raw > 100, "what waits cannot be chance");
+}
+
+#[test]
+fn the_rule_that_made_the_largest_proposal_is_named() {
+    let rule = |kind, flow: Option<Flow>, value: f64| {
+        let target = Target { flows: vec![flow], ..target(4, 0, 0) };
+        decide(&policy(kind, 10_000), &target, &total(value, 0), &History::default(), at(0)).conclusion.rule
+    };
+    let calm = flow(2, 0, 10);
+    assert_eq!(rule(Kind::Latency, calm, 20_000.0), Rule::ValueBeyondArrivals);
+    assert_eq!(rule(Kind::Latency, calm, 1_000.0), Rule::Arrivals);
+    assert_eq!(rule(Kind::Latency, None, 20_000.0), Rule::Value);
+    assert_eq!(rule(Kind::GpuUtil, calm, 20_000.0), Rule::Value);
 }

@@ -49,6 +49,7 @@ struct Known {
     in_hand: f64,
     /// Mean of what waits, over a minute.
     queue: f64,
+    first: Timestamp,
     at: Timestamp,
 }
 
@@ -70,6 +71,8 @@ const GOES_ON_FOR: Duration = Duration::from_mins(1);
 const KNOWN_FOR: Duration = Duration::from_mins(15);
 /// In seconds. A request that waits for a moment shows no full pod: engines have other reasons, such as a long prompt.
 const QUEUE_OVER: f64 = 60.0;
+/// A new pod begins its first requests one after the other, however many wait.
+const FILLED_WITHIN: Duration = Duration::from_secs(30);
 /// Of what a full pod works on, so much waits.
 const FULL_QUEUE: f64 = 0.1;
 /// Without a complete look for so long, nothing is known of the present.
@@ -114,7 +117,8 @@ impl PodMeter {
             self.finished += finished;
             self.tokens += tokens;
             self.arrived += finished + more_in_hand;
-            if pod.running > 0.0 && pod.waiting >= 1.0 && known.queue >= (FULL_QUEUE * pod.running).max(1.0) {
+            let is_busy = elapsed(known.first, now) >= FILLED_WITHIN && pod.running > 0.0;
+            if is_busy && pod.waiting >= 1.0 && known.queue >= (FULL_QUEUE * pod.running).max(1.0) {
                 full = Some(full.map_or(pod.running, |most| most.max(pod.running)));
             }
             match self.pods.get_mut(pod.uid.as_str()) {
@@ -142,10 +146,12 @@ impl PodMeter {
         self.meter.observe(totals, now);
     }
 
-    /// `None` while too little is known, and while a Ready pod has not answered for 20 s. `window`: that of scaleDown.
+    /// `None` while too little is known, and while a Ready pod has not answered for 20 s. Rough from the first such look on.
+    /// `window`: that of scaleDown.
     pub fn flow(&self, window: Window) -> Option<Flow> {
-        let is_fresh = elapsed(self.complete?, self.now?) <= FRESH;
-        is_fresh.then(|| self.meter.flow(window)).flatten()
+        let since = elapsed(self.complete?, self.now?);
+        let flow = self.meter.flow(window).filter(|_| since <= FRESH)?;
+        Some(Flow { is_rough: flow.is_rough || !since.is_zero(), ..flow })
     }
 }
 
@@ -160,6 +166,7 @@ impl PodCounts {
             most_tokens: self.tokens,
             in_hand,
             queue: before.map_or(0.0, |before| before.queue),
+            first: now,
             at: now,
         };
         let Some(before) = before else {
@@ -184,7 +191,7 @@ impl PodCounts {
             more_in_hand: in_hand - before.in_hand,
             tokens: tokens.max(0.0),
         };
-        (Known { queue, highest, most_tokens, ..known }, gain)
+        (Known { queue, highest, most_tokens, first: before.first, ..known }, gain)
     }
 
     fn is_sound(&self) -> bool {

@@ -120,6 +120,45 @@ fn what_a_replica_can_do_is_learnt_without_a_queue_and_follows_one_in_both_direc
 }
 
 #[test]
+fn a_model_with_smaller_batches_is_known_at_its_second_look_with_a_queue() {
+    let mut meter = Meter::default();
+    let mut seen = |step: i64, running: f64, full: Option<f64>| {
+        let finished = (step * 30) as f64;
+        let totals =
+            Totals { arrived: finished, finished, waiting: 9.0, running, replicas: 4, full, tokens: 0.0 };
+        meter.observe(totals, at(step * 5));
+        meter.flow(Window::FIVE_MINUTES).map_or(0, |flow| flow.at_a_time.count() / 1_000)
+    };
+    assert_eq!((0..30).map(|step| seen(step, 256.0, Some(64.0))).max(), Some(64));
+    assert_eq!((30..40).map(|step| seen(step, 16.0, None)).min(), Some(64), "none waits for what it can do");
+    assert_eq!(seen(40, 32.0, Some(8.0)), 59, "a batch may have ended together");
+    assert_eq!(seen(41, 32.0, Some(8.0)), 8, "a rollout");
+    let (longer, kept) = (seen(42, 24.0, Some(5.0)), seen(43, 24.0, Some(5.0)));
+    assert!(longer == 7 && kept >= 6, "longer prompts are followed within a minute: {longer} {kept}");
+}
+
+#[test]
+fn a_margin_for_chance_is_one_of_whole_requests() {
+    let flow = Flow { at_a_time: Milli::units(8), takes: Milli::units(10), ..calm(400) };
+    // 4 in hand. A replica with a tenth of a request at its target: one request more needs one replica more.
+    let needs = flow.needs(0.1, 40, 30.0);
+    assert!((42.0..=44.0).contains(&needs.arrivals), "{needs:?}");
+}
+
+#[test]
+fn a_latency_shorter_than_a_request_asks_for_one_replica_each() {
+    let flow = Flow { is_full: true, takes: Milli::units(10), at_a_time: Milli::units(2), ..calm(400) };
+    let in_hand = |target| flow.in_hand_at_target(Kind::Latency, TargetValue::units(target).unwrap());
+    assert_eq!([in_hand(2_000), in_hand(10_000)], [Some(1.0), Some(2.0)]);
+}
+
+/// So many thousandths of a request per second.
+fn calm(rate: i64) -> Flow {
+    let rate = thousandths(rate);
+    Flow { rate, recent_rate: rate, dispersion: Milli::units(1), ..Flow::default() }
+}
+
+#[test]
 fn long_requests_ask_for_no_more_replicas_than_they_can_use() {
     // 60 in hand of 600 s each on 10 replicas of 8 at a time.
     let flow = Flow {
@@ -234,6 +273,19 @@ fn bursts_raise_the_dispersion_within_its_bounds() {
     }
     assert_eq!(meter.flow(Window::FIVE_MINUTES).unwrap().dispersion, Milli::units(100));
     assert!(meter.bins.len() <= BINS && meter.intervals.len() <= MOST_INTERVALS);
+}
+
+#[test]
+fn one_step_of_the_load_is_no_burst_each_quarter_of_a_minute() {
+    let mut meter = Meter::default();
+    let mut finished = 0.0;
+    for step in 0..120 {
+        finished += if step < 60 { 10.0 } else { 60.0 };
+        let totals = Totals { arrived: finished, finished, running: 10.0, replicas: 4, ..Totals::default() };
+        meter.observe(totals, at(step * 5));
+    }
+    let dispersion = meter.flow(Window::FIVE_MINUTES).unwrap().dispersion;
+    assert!(dispersion < Milli::units(4), "{dispersion:?}");
 }
 
 #[test]
@@ -357,19 +409,21 @@ fn hours_without_a_queue_promise_no_latency() {
 }
 
 #[test]
-fn a_queue_explains_latencies_for_a_minute() {
+fn a_queue_explains_latencies_for_half_a_minute_and_two_requests() {
     let mut meter = Meter::default();
-    let mut has_waited = |step: i64, full| {
+    let mut lately = |step: i64, waiting: f64| {
         let finished = (step * 20) as f64;
+        let arrived = finished + waiting;
         let totals =
-            Totals { arrived: finished, finished, running: 20.0, replicas: 4, full, ..Totals::default() };
+            Totals { arrived, finished, waiting, running: 20.0, replicas: 4, full: None, tokens: 0.0 };
         meter.observe(totals, at(step * 5));
-        meter.flow(Window::FIVE_MINUTES).is_some_and(|flow| flow.has_waited)
+        meter.flow(Window::FIVE_MINUTES).map(|flow| flow.in_hand_lately.count())
     };
-    assert!((0..20).all(|step| !has_waited(step, None)));
-    assert!(has_waited(20, Some(5.0)));
-    assert!((21..32).all(|step| has_waited(step, None)));
-    assert!((32..40).all(|step| !has_waited(step, None)));
+    assert!((20..40).all(|step| lately(step, 0.0).is_none_or(|each| each == 5_000)));
+    assert_eq!(lately(40, 40.0), Some(15_000));
+    // A request takes 5 s.
+    assert!((41..48).all(|step| lately(step, 0.0) == Some(15_000)));
+    assert!((48..60).all(|step| lately(step, 0.0) == Some(5_000)));
 }
 
 #[test]
@@ -415,6 +469,17 @@ fn a_silent_pod_hides_the_flow_and_makes_no_burst_when_it_answers_again() {
 }
 
 #[test]
+fn what_is_known_of_a_silent_pod_is_rough_until_it_answers() {
+    let mut meter = two_pods();
+    let is_rough = |meter: &PodMeter| meter.flow(Window::FIVE_MINUTES).unwrap().is_rough;
+    assert!(!is_rough(&meter));
+    look_without(&mut meter, &[pod("a", NEXT)], &["b"], NEXT);
+    assert!(is_rough(&meter));
+    look(&mut meter, &[pod("a", NEXT + 1), pod("b", NEXT + 1)], NEXT + 1);
+    assert!(!is_rough(&meter));
+}
+
+#[test]
 fn without_the_counts_of_every_ready_pod_nothing_is_known() {
     let mut meter = PodMeter::default();
     for step in 0..NEXT {
@@ -456,6 +521,18 @@ fn a_standing_queue_shows_what_a_pod_can_do_and_a_moment_of_waiting_does_not() {
         vec![hung, pod("b", step)]
     });
     assert_eq!(hung, (14, false), "a pod that works on nothing shows nothing");
+}
+
+#[test]
+fn a_burst_on_a_new_pod_does_not_show_what_it_can_do() {
+    let mut meter = two_pods();
+    let mut is_full = |step: i64| {
+        let new = PodCounts { finished: 0.0, waiting: 100.0, running: 1.0, ..pod("c", 0) };
+        look(&mut meter, &[pod("a", step), pod("b", step), new], step);
+        meter.flow(Window::FIVE_MINUTES).unwrap().is_full
+    };
+    assert!((NEXT..NEXT + 6).all(|step| !is_full(step)), "it begins its first requests");
+    assert!(is_full(NEXT + 6));
 }
 
 #[test]

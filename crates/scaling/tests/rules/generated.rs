@@ -97,11 +97,14 @@ pub(crate) fn flow() -> impl Strategy<Value = Option<Flow>> {
         let count = prop_oneof![6 => 0_i64..200_000, 1 => Just(0), 1 => Just(i64::MAX)];
         count.prop_map(Milli::from)
     };
-    let flow = ([milli(), milli(), milli(), milli(), milli(), milli(), milli(), milli()], any::<[bool; 4]>());
+    let flow = (
+        [milli(), milli(), milli(), milli(), milli(), milli(), milli(), milli(), milli()],
+        any::<[bool; 3]>(),
+    );
     prop::option::of(flow.prop_map(
         |(
-            [rate, recent_rate, takes, at_a_time, dispersion, waiting, running, tokens],
-            [is_full, is_rough, has_waited, is_guessed],
+            [rate, recent_rate, takes, at_a_time, dispersion, waiting, running, tokens, in_hand_lately],
+            [is_full, is_rough, is_guessed],
         )| Flow {
             rate,
             recent_rate,
@@ -113,7 +116,7 @@ pub(crate) fn flow() -> impl Strategy<Value = Option<Flow>> {
             is_full,
             is_rough,
             tokens,
-            has_waited,
+            in_hand_lately,
             is_guessed,
         },
     ))

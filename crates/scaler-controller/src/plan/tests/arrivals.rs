@@ -43,6 +43,23 @@ fn the_event_and_the_condition_say_that_what_arrives_has_decided() {
 }
 
 #[test]
+fn the_event_and_the_condition_say_that_a_value_asks_for_more_than_what_arrives() {
+    let mut world = World::new("", 2);
+    let Answer { flow, .. } = with_arrivals(1, 5, 0, 0);
+    let rough = flow.map(|flow| Flow { is_rough: true, ..flow });
+    world.looks(0, Answer { flow: rough, ..queue_at(20.0, 0) });
+    assert_eq!(world.written, [(0, 4)], "20 for 5 each");
+    let event = &world.events[0].message;
+    assert!(event.contains("they need 2 replicas at 5 each, and 2 with what waits"), "{event}");
+    assert!(event.ends_with("; the value asks for more (DesiredWithinRange)"), "{event}");
+    let message = world.condition("ScalingActive").2;
+    assert_eq!(
+        message,
+        "replicas are computed from metric queue_depth, whose value asks for more than what arrives"
+    );
+}
+
+#[test]
 fn numbers_of_arrivals_alone_write_no_status() {
     let mut world = World::new("", 5);
     world.looks(0, with_arrivals(4, 20, 0, 0));

@@ -54,30 +54,30 @@ nv_inference_pending_request_count{model="m",version="1"} 6
 nv_inference_pending_request_count{model="n",version="1"} 1
 "#;
 
-fn scrape(text: &str, load: Load) -> Result<Scrape, Fault> {
+fn scrape(text: &str, load: Load) -> Scrape {
     let wanted = Wanted::OfEngine(None, load);
     read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a")
 }
 
 fn of(text: &str, load: Load) -> Result<Scraped, Fault> {
-    scrape(text, load).map(|scrape| scrape.value)
+    scrape(text, load).value
 }
 
 fn of_name(text: &str, name: &str, meaning: Meaning) -> Result<Scraped, Fault> {
     let wanted = Wanted::Named(name.to_owned(), meaning);
-    let scrape = read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a")?;
+    let scrape = read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a");
     assert_eq!(scrape.requests, None, "whose requests they are is not known");
-    Ok(scrape.value)
+    scrape.value
 }
 
-fn queue(waiting: f64, running: f64, finished: f64) -> Result<Scrape, Fault> {
+fn queue(waiting: f64, running: f64, finished: f64) -> Scrape {
     let requests = Requests { waiting, running, finished, tokens: 0.0 };
-    Ok(Scrape { value: Scraped::Level(waiting + running), requests: Some(requests) })
+    Scrape { value: Ok(Scraped::Level(waiting + running)), requests: Some(requests) }
 }
 
 #[test]
 fn the_queue_is_what_waits_and_what_runs() {
-    let level = |value| Ok(Scrape { value: Scraped::Level(value), requests: None });
+    let level = |value| Scrape { value: Ok(Scraped::Level(value)), requests: None };
     assert_eq!(scrape(VLLM, Load::QueueDepth), queue(5.0, 4.0, 2.0));
     assert_eq!(scrape(TRITON, Load::QueueDepth), level(7.0));
     assert_eq!(scrape(TGI, Load::QueueDepth), queue(2.0, 8.0, 0.0), "it has finished none yet");
@@ -92,9 +92,19 @@ fn latencies_and_tokens_come_with_the_requests_that_they_are_of() {
     let finished = format!("{TGI}tgi_request_duration_count 7\n");
     for (load, tokens) in [(Load::Latency, 0.0), (Load::TokensPerMinute, 100.0)] {
         let requests = Requests { waiting: 2.0, running: 8.0, finished: 7.0, tokens };
-        assert_eq!(scrape(&finished, load).unwrap().requests, Some(requests), "{load:?}");
+        assert_eq!(scrape(&finished, load).requests, Some(requests), "{load:?}");
         let without = finished.replace("tgi_queue_size", "other");
-        assert_eq!(scrape(&without, load).unwrap().requests, None, "the value can be used without them");
+        assert_eq!(scrape(&without, load).requests, None, "the value can be used without them");
+    }
+}
+
+#[test]
+fn an_engine_that_has_served_nothing_yet_counts_what_it_has_in_hand() {
+    let text = SGLANG.lines().filter(|line| line.contains("_reqs")).collect::<Vec<_>>().join("\n");
+    for load in [Load::Latency, Load::TokensPerMinute] {
+        let Scrape { value, requests } = scrape(&text, load);
+        assert!(matches!(value, Err(Fault::NoSuchMetric { .. })), "{value:?}");
+        assert_eq!(requests, queue(3.0, 4.0, 0.0).requests, "{load:?}");
     }
 }
 
@@ -170,7 +180,7 @@ fn a_missing_gauge_is_a_fault_and_not_zero() {
 #[test]
 fn an_engine_that_is_known_by_its_label_is_not_guessed() {
     let wanted = Wanted::OfEngine(Engine::named("vllm"), Load::QueueDepth);
-    let fault = read(&parse("up 1\n", |name| wanted.needs(name)), &wanted, "demo/a").unwrap_err();
+    let fault = read(&parse("up 1\n", |name| wanted.needs(name)), &wanted, "demo/a").value.unwrap_err();
     assert!(matches!(fault, Fault::NoSuchMetric { .. }), "{fault}");
     assert_eq!(Engine::named("other"), None);
 }

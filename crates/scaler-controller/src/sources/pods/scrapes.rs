@@ -20,8 +20,8 @@ use crate::sources::{
 
 /// An AIScaler has at most 1000 replicas; twice that during a rollout.
 pub const MOST_PODS: usize = 2_000;
-/// Two scrapes that are closer give a rate of mere noise.
-const LEAST_SPAN: SignedDuration = SignedDuration::from_secs(1);
+/// Over less, a rate or a percentile is chance: few requests end within it.
+const LEAST_SPAN: SignedDuration = SignedDuration::from_secs(10);
 /// Points of a window. More would be more exact, and take more memory.
 const POINTS: i32 = 4;
 const PERCENTILE: f64 = 0.95;

@@ -5,7 +5,7 @@
 
 use crate::{
     decide::{
-        proposal::Proposal,
+        proposal::{Proposal, Rule},
         record::{Inputs, MetricInputs},
     },
     measurement::{Measurement, PodValues},
@@ -111,7 +111,7 @@ pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> 
     // None of the workers that are busy, or may be, is removed.
     let busy = if is_pool { inputs.supply.busy.saturating_add(inputs.supply.unreported) } else { 0 };
     let present = present(replicas, metric, inputs);
-    let at_target = ((target * 1_000.0) as i128).saturating_mul(i128::from(present.expected));
+    let at_target = thousandths(target).saturating_mul(i128::from(present.expected));
     let is_idle = match (metric.kind, metric.measurement) {
         // Their activation is not one of requests.
         (Kind::TokensPerMinute, Measurement::Total(tokens)) => value == 0 && tokens <= metric.activation,
@@ -141,7 +141,7 @@ pub(super) fn of_flow(metric: &MetricInputs, replicas: i32, inputs: &Inputs) -> 
         need => need,
     };
     let (now, lasting) = (replicas(now), replicas(lasting));
-    Some(Proposal { replicas: now, lasting: lasting.min(now) })
+    Some(Proposal { replicas: now, lasting: lasting.min(now), rule: Rule::Arrivals })
 }
 
 fn present(replicas: i32, metric: &MetricInputs, inputs: &Inputs) -> Present {
@@ -294,6 +294,11 @@ fn activated(asked: i64, is_idle: bool, kind: Kind, inputs: &Inputs) -> i32 {
         (true, false) => asked.max(1),
         (false, _) => asked,
     }
+}
+
+/// At least one.
+fn thousandths(target: f64) -> i128 {
+    (target * 1_000.0).round().max(1.0) as i128
 }
 
 /// Rounded up.

@@ -6,7 +6,7 @@ use api::{conditions, monitor::metrics, reasons};
 use jiff::Timestamp;
 use runtime::write::conditions::Verdict;
 use scaling::{
-    decide::{Decision, conclusion::Active},
+    decide::{conclusion::Active, proposal::Rule},
     policy::Kind,
 };
 use workload::{faults::container::quote, time::remaining};
@@ -60,7 +60,9 @@ pub(super) fn scaling_active(
                     "the number of workers follows the queue, and workers whose load is not known count as busy"
                 }
                 (Some(_), false) => "the number of workers follows the queues that are known",
-                (None, _) if follows_arrivals(decision) => "the number of workers follows what arrives",
+                (None, _) if decision.conclusion.rule == Rule::Arrivals => {
+                    "the number of workers follows what arrives"
+                }
                 (None, _) => "the number of workers follows the queue",
             };
             holds(type_, reasons::VALID_METRIC_FOUND, message(words))
@@ -87,11 +89,6 @@ pub(super) fn scaling_active(
         }
     };
     (Some(verdict), requeue_after)
-}
-
-fn follows_arrivals(decision: &Decision) -> bool {
-    let decides = decision.conclusion.winner.and_then(|winner| decision.record.inputs.metrics.get(winner));
-    decides.is_some_and(|metric| metric.flow.is_some())
 }
 
 /// Why tokens per minute are not known although queues are.
