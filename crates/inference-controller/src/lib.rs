@@ -236,7 +236,7 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
         deployments: writer.of(process.watch_labelled("Deployment", &managed)),
         services: writer.of(process.watch_labelled("Service", &managed)),
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
-        routes: writer.of(process.watch_if_served_and_wanted("HTTPRoute", any_has_gateway)),
+        routes: writer.of(process.watch_if_served_and_wanted("HTTPRoute", Some(&managed), any_has_gateway)),
         replica_sets: process.watch_labelled("ReplicaSet", &managed),
         crashes: track_crashes(&pods),
         agents: Agents::new(process, &args.agents, &pods),

@@ -120,16 +120,19 @@ impl Process {
     }
 
     /// As `watch_if_served`, for a kind that few objects need: while it is not served, it is looked for only if `wanted`.
+    /// `labels`: only those with these.
     pub fn watch_if_served_and_wanted<K>(
         &mut self,
         kind: &'static str,
+        labels: Option<&str>,
         wanted: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Cache<K>
     where
         K: Watched + Send + Sync + 'static,
     {
         let (namespace, requirement) = (self.namespace.clone(), Requirement::IfServed);
-        let scope = Scope { namespace, requirement, ..Scope::default() };
+        let labels = labels.map(str::to_owned);
+        let scope = Scope { namespace, labels, requirement, ..Scope::default() };
         self.watches.watch_if_wanted(kind, scope, Box::new(wanted))
     }
 

@@ -80,6 +80,8 @@ pub(crate) struct Found {
     pub(crate) scales_itself: bool,
     /// As the target's own controller measured it.
     pub(crate) cold_start: Option<Duration>,
+    /// Fewer replicas would not do for a rollback.
+    pub(crate) least: Option<i32>,
     /// `None`: the target has no selector that could be used.
     pub(crate) pods: Option<Vec<Arc<PodView>>>,
     /// Pods that the selector matches and that are not the target's: whose they are. The first of several by name.
@@ -193,6 +195,7 @@ fn read_before(ctx: &Context, namespace: &str, reference: &Reference, read: Opti
                 is_deleted: false,
                 scales_itself: false,
                 cold_start: None,
+                least: None,
                 keeps_one: false,
             }))
         }
@@ -274,6 +277,7 @@ where
         is_deleted: object.metadata.deletion_timestamp.is_some(),
         scales_itself: object.scales_itself,
         cold_start: object.cold_start,
+        least: object.least,
         pods,
         foreign: foreign.flatten(),
         resource,

@@ -455,9 +455,14 @@ fn sampled(observed: &Observed, decision: &Decision) -> Option<Timestamp> {
 /// stay, as with HPA. Where this controller has set 0, a minimum that was raised since counts, which is no rule of HPA.
 fn policy(valid: &ValidScaler, found: &Found, contest: &Contest) -> Policy {
     let mut policy = valid.policy.clone();
+    // While two versions share requests, stable keeps what it had: a rollback gives it all of them again.
     let is_above_zero = found.keeps_one || found.scaled.replicas == 0 && contest.is_stopped();
     if is_above_zero && policy.bounds.min() == 0 {
         policy.bounds = Bounds::new(1, policy.bounds.max()).unwrap_or(policy.bounds);
+    }
+    if let Some(least) = found.least.filter(|least| *least > policy.bounds.min()) {
+        let max = policy.bounds.max();
+        policy.bounds = Bounds::new(least.min(max), max).unwrap_or(policy.bounds);
     }
     if found.scaled.replicas == 0 && contest.is_idle() && policy.extras != Extras::none() {
         policy.extras.zero = ZeroReplicas::BelowMinimum;

@@ -36,6 +36,8 @@ pub(crate) struct Scalable<K> {
     pub(crate) scales_itself: bool,
     /// Of an AIInference: how long its last new pod took to serve.
     pub(crate) cold_start: Option<Duration>,
+    /// What its own controller needs at least, for as long as two versions share its requests.
+    pub(crate) least: Option<i32>,
     /// Of the first 16 owners, whether they control it or not.
     pub(crate) owner_uids: Box<[Box<str>]>,
     kind: PhantomData<fn() -> K>,
@@ -181,6 +183,7 @@ impl<K> Clone for Scalable<K> {
             selector: self.selector.clone(),
             scales_itself: self.scales_itself,
             cold_start: self.cold_start,
+            least: self.least,
             owner_uids: self.owner_uids.clone(),
             kind: PhantomData,
         }
@@ -196,6 +199,7 @@ impl<K> PartialEq for Scalable<K> {
             selector,
             scales_itself,
             cold_start,
+            least,
             owner_uids,
             kind: _,
         } = self;
@@ -205,6 +209,7 @@ impl<K> PartialEq for Scalable<K> {
             && *selector == other.selector
             && *scales_itself == other.scales_itself
             && *cold_start == other.cold_start
+            && *least == other.least
             && *owner_uids == other.owner_uids
     }
 }
@@ -265,6 +270,7 @@ struct StatusParts {
     selector: Option<String>,
     /// Of AIInferences.
     last_cold_start: Option<LastColdStart>,
+    min_stable_replicas: Option<i32>,
 }
 
 impl<K> From<Parts> for Scalable<K> {
@@ -294,6 +300,7 @@ impl<K> From<Parts> for Scalable<K> {
                 .last_cold_start
                 .and_then(|measured| u32::try_from(measured.seconds).ok())
                 .map(|seconds| Duration::from_secs(seconds.into())),
+            least: status.min_stable_replicas,
             owner_uids,
             kind: PhantomData,
         }

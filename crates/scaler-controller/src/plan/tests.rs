@@ -93,6 +93,7 @@ fn found(replicas: i32) -> Found {
         is_deleted: false,
         scales_itself: false,
         cold_start: None,
+        least: None,
         pods: Some(ready_pods(replicas)),
         foreign: None,
         keeps_one: false,
@@ -191,6 +192,23 @@ fn the_cold_start_is_that_of_the_targets_own_controller_until_one_was_seen() {
     let pods = Some(vec![Arc::new(serde_saphyr::from_str(young).unwrap())]);
     let expected = ColdStart { p50_seconds: 40, p90_seconds: 40 };
     assert_eq!(shown(Found { pods, ..measured() }), Some(expected));
+}
+
+/// A rollback gives stable all requests at once.
+#[test]
+fn stable_keeps_its_replicas_while_a_canary_has_a_share_of_the_requests() {
+    let planned = |least: Option<i32>| {
+        let found = Found { least, ..found(4) };
+        let plan = planned(&observed(&scaler(""), found, queue(1.0)), at(0));
+        let conditions = plan.status.unwrap().conditions;
+        let limited = conditions.into_iter().find(|known| known.type_ == "ScalingLimited").unwrap();
+        (limited.reason, limited.message)
+    };
+    let (reason, message) = planned(Some(3));
+    assert_eq!(reason, "TooFewReplicas");
+    assert!(message.contains("keeps at least 3"), "{message}");
+    assert!(!planned(None).1.contains("keeps at least"));
+    assert!(planned(Some(99)).1.contains("keeps at least 10"), "maxReplicas counts all the same");
 }
 
 /// The records of a status.
