@@ -30,7 +30,7 @@ fn number() -> impl Strategy<Value = u64> {
 
 fn flow() -> impl Strategy<Value = Flow> {
     (number(), counts(), prop_oneof![1 => Just(0), 2 => number()])
-        .prop_map(|(arrivals, ended, in_flight)| Flow { arrivals, ended, in_flight })
+        .prop_map(|(arrivals, ended, in_flight)| Flow { arrivals, ended, in_flight, restarts: 0 })
 }
 
 fn tracks<T: Clone + Default + std::fmt::Debug>(

@@ -304,7 +304,7 @@ fn counts_of_another_bound_are_no_control_and_begin_anew() {
     let latency = Judged::begin(metric.clone(), narrow, earlier, 300);
     assert_eq!(latency.evidence.fixed.unwrap().to_string(), "13%", "1.25 · 10 % + 0.5 %");
     assert_eq!(Judged::begin(metric, wide, earlier, 300).evidence.fixed, None);
-    let flow = |requests| Flow { arrivals: requests, ended: counts(requests, 0), in_flight: 0 };
+    let flow = |requests| Flow { arrivals: requests, ended: counts(requests, 0), in_flight: 0, restarts: 0 };
     let flows = Tracks { stable: flow(50), candidate: flow(50) };
     let sample = Sample { flows, ready_pods: Tracks { stable: 1, candidate: 1 }, age_seconds: 1_000 };
     let look = Interval::Complete(sample);
@@ -320,14 +320,14 @@ fn a_broken_candidate_at_full_weight_fails() {
     let metric = metric(Kind::Failure, None);
     let mut judged = Judged::begin(metric, None, earlier(9_000, 90), 300);
     let ended = counts(300, 290);
-    let candidate = Flow { arrivals: 300, ended, in_flight: 0 };
+    let candidate = Flow { arrivals: 300, ended, in_flight: 0, restarts: 0 };
     let flows = Tracks { candidate, ..Tracks::default() };
     let sample = Sample { flows, ready_pods: Tracks { stable: 0, candidate: 1 }, age_seconds: 1_000 };
     let looks = (1..10).find(|_| {
         judged = judged.clone().observe(&Interval::Complete(sample), None);
         verdict(&[judged.clone()]).0 == Verdict::Fail
     });
-    assert_eq!(looks, Some(2));
+    assert_eq!(looks, Some(4));
     assert_eq!(of(&[judged]).metrics[0].e_value_needed, 200_000, "alpha is split over both tests");
 }
 
@@ -373,7 +373,7 @@ fn a_step_is_judged_again_from_its_status() {
         metrics: vec![failures((0, 0), (0, 0)), judged(Kind::Latency, None, (0, 0), (0, 0))],
     };
     for look in 0..40 {
-        let flow = |ended: Counts| Flow { arrivals: ended.requests(), ended, in_flight: 1 };
+        let flow = |ended: Counts| Flow { arrivals: ended.requests(), ended, in_flight: 1, restarts: 0 };
         let flows = Tracks { stable: flow(counts(90, look % 2)), candidate: flow(counts(50, look % 7 / 6)) };
         let sample = Sample { flows, ready_pods: Tracks { stable: 1, candidate: 1 }, age_seconds: look * 15 };
         for judged in &mut inputs.metrics {

@@ -3,6 +3,7 @@
 
 #![cfg(test)]
 
+mod clusters;
 mod durations;
 mod random;
 
@@ -35,6 +36,7 @@ fn interval(stable: (u64, u64), candidate: (u64, u64)) -> Interval {
         arrivals: requests,
         ended: Counts::new(requests, bad).unwrap(),
         in_flight: 0,
+        restarts: 0,
     };
     Interval::Complete(Sample {
         flows: Tracks { stable: flow(stable), candidate: flow(candidate) },
@@ -137,45 +139,6 @@ fn a_day_of_equal_versions_gives_at_most_three_alarms_in_a_hundred_seeds() {
         let alarms = alarms_of_equal_versions(weight);
         println!("weight {weight}: {alarms} of 100 days");
         assert!(alarms <= 3, "weight {weight}: {alarms}");
-    }
-}
-
-/// Per cent of 2000 runs of 300 faults with an alarm. Versions are equal; one fault of ten ends 32 requests at once.
-fn alarms_of_clusters(percent: u64) -> f64 {
-    let metric = metric();
-    let runs = (0..2_000).filter(|seed| {
-        let mut random = Random::of(77 + seed);
-        let mut evidence = Evidence::default();
-        (0..300).any(|_| {
-            let bad = if random.happens(0.1) { 32 } else { 1 };
-            let is_of_candidate = random.happens(percent as f64 / 100.0);
-            let (stable, candidate) = if is_of_candidate { (0, bad) } else { (bad, 0) };
-            let interval = interval((1_000 - percent * 10, stable), (percent * 10, candidate));
-            evidence = evidence.observe(&interval, &metric);
-            evidence.is_alarm(NEEDED, None)
-        })
-    });
-    runs.count() as f64 / 20.0
-}
-
-/// The guards help where the candidate has few requests, and are no promise. `evidence.rs` has these figures.
-#[test]
-fn clusters_of_equal_versions_accuse_as_often_as_the_docs_say() {
-    let [tenth, half] = [10, 50].map(alarms_of_clusters);
-    println!("clusters: {tenth} % at a tenth, {half} % at half of the requests");
-    assert!((2.0..=4.0).contains(&tenth), "{tenth}");
-    assert!((56.0..=64.0).contains(&half), "{half}");
-}
-
-/// A candidate whose requests all fail, at a tenth of 20 requests per second: rolled back after two intervals.
-#[test]
-fn a_broken_candidate_is_found_in_two_intervals() {
-    for (percent, stable) in [(10, (270, 0)), (10, (270, 3)), (50, (150, 0))] {
-        let candidate = 300 * percent / 100;
-        let interval = interval(stable, (candidate, candidate));
-        let once = Evidence::default().observe(&interval, &metric());
-        assert!(!once.is_alarm(NEEDED, None));
-        assert!(once.observe(&interval, &metric()).is_alarm(NEEDED, None), "{percent} %");
     }
 }
 
