@@ -144,9 +144,9 @@ impl Evidence {
         }
     }
 
-    /// How many tests share the alpha of the metric.
+    /// How many tests share the alpha of the metric. A test that has ended keeps its part.
     pub fn tests(&self) -> usize {
-        1 + usize::from(self.fixed.is_some())
+        1 + usize::from(self.fixed.is_some() || self.against_fixed.intervals > 0)
     }
 
     /// The larger E of the tests, in thousandths.

@@ -13,6 +13,7 @@ fn step() -> Step {
         min_requests: 300,
         interval_seconds: 15,
         alpha: Alpha::ONE_PERCENT,
+        steps: 1,
     }
 }
 
@@ -173,6 +174,55 @@ fn alpha_is_split_over_the_enforced_metrics() {
     assert_eq!(verdict(&[weak.clone(), other.clone()]), inconclusive(Reason::ShareTooHigh));
     other.metric.mode = Mode::Observe;
     assert_eq!(verdict(&[weak, other]).0, Verdict::Fail);
+}
+
+#[test]
+fn alpha_is_split_over_the_steps() {
+    // E is 1096: an alarm in one of ten steps, none in one of sixteen.
+    let of_steps = |steps| judge(&Inputs { step: Step { steps, ..step() }, metrics: vec![alarmed()] });
+    assert_eq!(of_steps(10).verdict, Verdict::Fail);
+    assert_eq!(of_steps(16).verdict, Verdict::Inconclusive);
+    assert_eq!(
+        [0, 1, 16].map(|steps| of_steps(steps).metrics[0].e_value_needed),
+        [100_000, 100_000, 1_600_000]
+    );
+}
+
+#[test]
+fn another_bound_spends_alpha_once() {
+    let [narrow, wide] = [100, 250].map(|millis| Bound::from_millis(millis).ok());
+    for limit in [None, Some(1.0)] {
+        let begun = Judged::begin(
+            metric(Kind::Latency, limit),
+            narrow,
+            Earlier { bound: narrow, ..earlier(9_000, 900) },
+            300,
+        );
+        let bad =
+            |requests, bad| Flow { arrivals: requests, ended: counts(requests, bad), ..Flow::default() };
+        let looks = [
+            Tracks { stable: bad(50, 0), candidate: bad(50, 2) },
+            Tracks { candidate: bad(50, 2), ..Tracks::default() },
+        ];
+        let looks = looks.map(|flows| {
+            Interval::Complete(Sample {
+                flows,
+                ready_pods: Tracks { stable: 1, candidate: 1 },
+                age_seconds: 1_000,
+            })
+        });
+        let before = looks.iter().fold(begun, |judged, look| judged.observe(look, narrow));
+        let quiet = Interval::Complete(Sample {
+            flows: Tracks::default(),
+            ready_pods: Tracks::default(),
+            age_seconds: 1_000,
+        });
+        let after = before.clone().observe(&quiet, wide);
+        assert_eq!(after.evidence.totals, Tracks::default(), "bad is another thing now");
+        assert_eq!(after.evidence.against_stable, before.evidence.against_stable, "the test goes on");
+        assert_eq!(after.evidence.against_fixed.intervals, 1);
+        assert_eq!(after.evidence.tests(), before.evidence.tests(), "each keeps its part of alpha");
+    }
 }
 
 #[test]
