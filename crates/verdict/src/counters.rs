@@ -13,7 +13,7 @@
 //!
 //! The arrivals of a pod are its ended requests and the change of its requests in flight. The two numbers are not read at one
 //! instant, so the sum can be negative. A negative sum counts as 0 and is subtracted from the arrivals of the next look.
-//! Requests in flight at a restart have arrived and never end.
+//! Requests in flight at a restart have arrived and never end. Such a flow says that a container began anew.
 //!
 //! If a pod gives no counters, the interval counts for no track, and every pod keeps its last reading. The next complete look
 //! then adds the counts of the gap for both tracks at once. Otherwise a fault in the gap would be counted for one track only.
@@ -167,7 +167,7 @@ impl Reading {
         }
         if has_fallen || (is_later && !self.fell) {
             let fell = has_fallen && !is_later;
-            return Ok((since_start(numbers), Self { started, numbers, surplus: 0, fell }));
+            return Ok((restarted(numbers), Self { started, numbers, surplus: 0, fell }));
         }
         let fell = self.fell && !is_later;
         let (added, numbers, surplus) = self.difference(numbers);
@@ -180,7 +180,8 @@ impl Reading {
         let ended = now.added_to(before);
         let arrived = ended.requests().saturating_add(numbers.in_flight);
         let known = self.numbers.in_flight.saturating_add(self.surplus);
-        let flow = Flow { arrivals: arrived.saturating_sub(known), ended, in_flight: numbers.in_flight };
+        let arrivals = arrived.saturating_sub(known);
+        let flow = Flow { arrivals, ended, in_flight: numbers.in_flight, restarts: 0 };
         let kept = Numbers { ended: now.with_most_bad(before), ..numbers };
         (flow, kept, known.saturating_sub(arrived))
     }
@@ -189,7 +190,11 @@ impl Reading {
 /// Of a process that began with counters of 0.
 fn since_start(numbers: Numbers) -> Flow {
     let Numbers { ended, in_flight } = numbers;
-    Flow { arrivals: ended.requests().saturating_add(in_flight), ended, in_flight }
+    Flow { arrivals: ended.requests().saturating_add(in_flight), ended, in_flight, restarts: 0 }
+}
+
+fn restarted(numbers: Numbers) -> Flow {
+    Flow { restarts: 1, ..since_start(numbers) }
 }
 
 #[cfg(test)]

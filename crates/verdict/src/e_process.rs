@@ -36,10 +36,6 @@ pub struct EProcess {
 /// very much worse cost at most a factor of five in E.
 pub const RATIOS: [f64; 5] = [1.5, 2.0, 3.0, 5.0, 10.0];
 
-/// So many bad events of an interval enter. Of more, the logarithm of the factor is scaled down. A batch has a few dozen
-/// requests, which one crash ends.
-pub const MOST_BAD: u64 = 20;
-
 /// An interval multiplies each S at most by this. So one interval gives an E of 10.5 at most, which is no alarm at alpha 0.01.
 /// Two intervals give up to 205, and three up to 4101. So one metric with two tests can have an alarm after two intervals.
 pub const MOST_FACTOR: f64 = 20.0;
@@ -91,11 +87,6 @@ impl EProcess {
     pub fn is_alarm(&self, needed: u64) -> bool {
         self.alarming >= ALARM_INTERVALS && self.e_value() >= needed
     }
-}
-
-/// The logarithm of a factor as though at most [`MOST_BAD`] events of the same kinds had happened.
-pub(crate) fn scaled(log_factor: f64, bad: u64) -> f64 {
-    if bad > MOST_BAD { log_factor * MOST_BAD as f64 / bad as f64 } else { log_factor }
 }
 
 fn start_mass(interval: u32) -> f64 {

@@ -30,6 +30,8 @@ pub struct Flow {
     pub ended: Counts,
     /// Requests that run or wait at the end of the interval.
     pub in_flight: u64,
+    /// Containers that began anew in the interval.
+    pub restarts: u32,
 }
 
 /// One interval of one metric.
@@ -114,6 +116,7 @@ impl Flow {
             arrivals: sum(self.arrivals, other.arrivals),
             ended: self.ended.plus(other.ended),
             in_flight: sum(self.in_flight, other.in_flight),
+            restarts: self.restarts.saturating_add(other.restarts),
         }
     }
 }

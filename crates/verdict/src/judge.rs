@@ -44,7 +44,10 @@ pub struct Step {
     pub min_requests: u32,
     /// From one look to the next, for estimates only.
     pub interval_seconds: u32,
+    /// The chance of a false alarm in the whole rollout.
     pub alpha: Alpha,
+    /// Of the rollout; each has its part of alpha. 0 counts as 1.
+    pub steps: u32,
 }
 
 /// One metric and what is known of it.
@@ -203,7 +206,9 @@ impl Judged {
     }
 
     /// With one more interval. The bad requests of a complete one were counted with `bound`. Counts of different bounds
-    /// cannot be added up, so another bound begins the evidence anew. The fixed share stays if the metric has a limit, and ends otherwise.
+    /// cannot be added up, so another bound begins the totals anew. The tests go on, so that alpha is spent once: each
+    /// interval has its own bound, and its factor has an expected value of at most 1. The fixed share becomes the limit of the
+    /// metric. Without a limit the second test ends.
     #[must_use]
     pub fn observe(self, interval: &Interval, bound: Option<Bound>) -> Self {
         let is_same = match interval {
@@ -216,7 +221,9 @@ impl Judged {
 
     fn of_bound(self, bound: Option<Bound>) -> Self {
         let fixed = self.evidence.fixed.and(fixed_share(&self.metric, bound, Earlier::default(), 1));
-        Self { evidence: Evidence::begin(fixed), bound, ..self }
+        let Evidence { usual, against_stable, against_fixed, .. } = self.evidence;
+        let evidence = Evidence { usual, against_stable, against_fixed, ..Evidence::begin(fixed) };
+        Self { evidence, bound, ..self }
     }
 }
 

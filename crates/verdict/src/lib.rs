@@ -30,6 +30,7 @@
 //!
 //! What is derived:
 //!
+//! - `burst.rs`: how much the bad requests of one interval weigh.
 //! - `load.rs`: whether the tracks carry comparable loads.
 //! - `e_process.rs`: the arithmetic of a sequential test.
 //! - `evidence.rs`: the totals and the two tests of a metric.
@@ -43,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bucket;
+pub mod burst;
 pub mod counters;
 pub mod e_process;
 pub mod evidence;

@@ -30,7 +30,7 @@ fn number() -> impl Strategy<Value = u64> {
 
 fn flow() -> impl Strategy<Value = Flow> {
     (number(), counts(), prop_oneof![1 => Just(0), 2 => number()])
-        .prop_map(|(arrivals, ended, in_flight)| Flow { arrivals, ended, in_flight })
+        .prop_map(|(arrivals, ended, in_flight)| Flow { arrivals, ended, in_flight, restarts: 0 })
 }
 
 fn tracks<T: Clone + Default + std::fmt::Debug>(
@@ -66,13 +66,21 @@ fn metric() -> impl Strategy<Value = Metric> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    (any::<u64>(), any::<u32>(), prop_oneof![0_u32..500, any::<u32>()], any::<u32>(), 100_u32..=100_000)
-        .prop_map(|(seconds, min_seconds, min_requests, interval_seconds, alpha)| Step {
+    (
+        any::<u64>(),
+        any::<u32>(),
+        prop_oneof![0_u32..500, any::<u32>()],
+        any::<u32>(),
+        100_u32..=100_000,
+        0_u32..=16,
+    )
+        .prop_map(|(seconds, min_seconds, min_requests, interval_seconds, alpha, steps)| Step {
             seconds,
             min_seconds,
             min_requests,
             interval_seconds,
             alpha: Alpha::try_from(alpha).unwrap(),
+            steps,
         })
 }
 
@@ -93,8 +101,8 @@ fn verdict_by_hand(judged: &Judged, step: &Step, enforced: usize) -> Option<Verd
     let Tracks { stable, candidate } = evidence.totals;
     let is_abort = metric.kind == Kind::Abort;
     let tests = if evidence.fixed.is_some() { 2 } else { 1 };
-    let needed =
-        (enforced.max(1) * tests * 1_000_000_000_u64 as usize).div_ceil(u32::from(step.alpha) as usize);
+    let needed = (step.steps.max(1) as usize * enforced.max(1) * tests * 1_000_000_000_u64 as usize)
+        .div_ceil(u32::from(step.alpha) as usize);
     let found = |test: &EProcess| test.alarming >= 2 && test.e_value() >= needed as u64;
     let above = |counts: Counts| match metric.limit {
         None => true,

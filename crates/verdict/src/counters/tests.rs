@@ -21,8 +21,19 @@ fn counts(requests: u64, bad: u64) -> Counts {
 
 /// Nothing is in flight, so what ended has arrived.
 fn tracks(stable: (u64, u64), candidate: (u64, u64)) -> Tracks<Flow> {
-    let flow = |(requests, bad)| Flow { arrivals: requests, ended: counts(requests, bad), in_flight: 0 };
+    let flow = |(requests, bad)| Flow {
+        arrivals: requests,
+        ended: counts(requests, bad),
+        in_flight: 0,
+        restarts: 0,
+    };
     Tracks { stable: flow(stable), candidate: flow(candidate) }
+}
+
+/// With so many containers that began anew.
+fn anew((stable, candidate): (u32, u32), mut of: Tracks<Flow>) -> Tracks<Flow> {
+    (of.stable.restarts, of.candidate.restarts) = (stable, candidate);
+    of
 }
 
 /// Of one stable pod and one candidate pod after their first look.
@@ -45,17 +56,17 @@ fn pods_add_the_differences_of_their_counters_to_their_track() {
 fn a_restarted_container_adds_its_counts_since_its_start() {
     let mut counters = known();
     let scrapes = [scrape("s", OLD, 100, 10), scrape("c", 1_200, 7, 3)];
-    assert_eq!(counters.advance(&scrapes, SINCE, None), Ok(tracks((0, 0), (7, 3))));
+    assert_eq!(counters.advance(&scrapes, SINCE, None), Ok(anew((0, 1), tracks((0, 0), (7, 3)))));
     // Also if they are higher than before already.
     let scrapes = [scrape("s", 1_300, 400, 50), scrape("c", 1_200, 9, 3)];
-    assert_eq!(counters.advance(&scrapes, SINCE, None), Ok(tracks((400, 50), (2, 0))));
+    assert_eq!(counters.advance(&scrapes, SINCE, None), Ok(anew((1, 0), tracks((400, 50), (2, 0)))));
 }
 
 #[test]
 fn requests_that_fell_began_anew_from_zero() {
     let mut counters = known();
     let scrapes = [scrape("s", OLD, 30, 1), scrape("c", OLD, 25, 2)];
-    assert_eq!(counters.advance(&scrapes, SINCE, None), Ok(tracks((30, 1), (5, 0))));
+    assert_eq!(counters.advance(&scrapes, SINCE, None), Ok(anew((1, 0), tracks((30, 1), (5, 0)))));
 }
 
 #[test]
@@ -71,7 +82,7 @@ fn bad_requests_that_fell_alone_are_no_restart() {
 fn a_second_fall_with_the_same_start_is_a_gap() {
     let mut counters = known();
     let at = |requests| [scrape("s", OLD, 100, 10), scrape("c", OLD, requests, 0)];
-    assert_eq!(counters.advance(&at(12), SINCE, None), Ok(tracks((0, 0), (12, 0))));
+    assert_eq!(counters.advance(&at(12), SINCE, None), Ok(anew((0, 1), tracks((0, 0), (12, 0)))));
     assert_eq!(counters.advance(&at(20), SINCE, None), Ok(tracks((0, 0), (8, 0))));
     for _ in 0..MISSING_AFTER {
         assert_eq!(counters.advance(&at(12), SINCE, None), Err(Gap::FellTwice));
@@ -89,7 +100,7 @@ fn arrivals_are_ended_requests_and_the_change_of_those_in_flight() {
     let mut counters = Counters::default();
     let mut look = |ended, in_flight| {
         counters.advance(&flying(ended, in_flight), SINCE, None).map(|flow| {
-            let Flow { arrivals, ended, in_flight } = flow.candidate;
+            let Flow { arrivals, ended, in_flight, restarts: _ } = flow.candidate;
             (arrivals, ended.requests(), in_flight)
         })
     };
@@ -112,7 +123,7 @@ fn requests_in_flight_at_a_restart_have_arrived_once() {
         ..scrape("c", SINCE + 1, 0, 0)
     };
     let added = counters.advance(&[restarted], SINCE, None).unwrap().candidate;
-    assert_eq!(added, Flow { arrivals: 5, ended: counts(2, 0), in_flight: 3 });
+    assert_eq!(added, Flow { arrivals: 5, ended: counts(2, 0), in_flight: 3, restarts: 1 });
 }
 
 #[test]
@@ -129,9 +140,13 @@ fn another_bound_starts_anew() {
 fn a_start_that_is_seen_after_the_fall_is_the_same_restart() {
     let mut counters = known();
     let at = |started, requests| [scrape("s", OLD, 100, 10), scrape("c", started, requests, 0)];
-    assert_eq!(counters.advance(&at(OLD, 5), SINCE, None), Ok(tracks((0, 0), (5, 0))));
+    assert_eq!(counters.advance(&at(OLD, 5), SINCE, None), Ok(anew((0, 1), tracks((0, 0), (5, 0)))));
     assert_eq!(counters.advance(&at(1_200, 8), SINCE, None), Ok(tracks((0, 0), (3, 0))), "not 8");
-    assert_eq!(counters.advance(&at(1_300, 9), SINCE, None), Ok(tracks((0, 0), (9, 0))), "the next restart");
+    assert_eq!(
+        counters.advance(&at(1_300, 9), SINCE, None),
+        Ok(anew((0, 1), tracks((0, 0), (9, 0)))),
+        "the next restart"
+    );
     assert_eq!(counters.advance(&at(1_200, 11), SINCE, None), Ok(tracks((0, 0), (2, 0))), "an older status");
     assert_eq!(counters.advance(&at(1_300, 12), SINCE, None), Ok(tracks((0, 0), (1, 0))), "no restart");
 }

@@ -26,10 +26,3 @@ fn a_factor_has_a_limit() {
     let three = twice.with([50.0; 5], true);
     assert!(three.is_alarm(4_101_000) && !three.is_alarm(4_102_000), "{}", three.e_value());
 }
-
-#[test]
-fn many_events_are_scaled_to_twenty() {
-    assert_eq!(scaled(20.0, 20), 20.0);
-    assert_eq!(scaled(40.0, 40), 20.0);
-    assert_eq!(scaled(-40.0, 40), -20.0);
-}

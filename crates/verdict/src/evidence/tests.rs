@@ -1,5 +1,5 @@
 use super::*;
-use crate::{e_process::MOST_BAD, metric::Mode};
+use crate::{burst::MOST_BAD, metric::Mode};
 
 const AGE: u64 = 1_000;
 
@@ -25,7 +25,7 @@ fn counts(stable: Pair, candidate: Pair) -> Tracks<Counts> {
 /// Of as many arrivals as ended requests.
 fn sample(stable: Pair, candidate: Pair) -> Sample {
     let counts = counts(stable, candidate);
-    let flow = |ended: Counts| Flow { arrivals: ended.requests(), ended, in_flight: 0 };
+    let flow = |ended: Counts| Flow { arrivals: ended.requests(), ended, in_flight: 0, restarts: 0 };
     let flows = Tracks { stable: flow(counts.stable), candidate: flow(counts.candidate) };
     Sample { flows, ready_pods: Tracks { stable: 1, candidate: 1 }, age_seconds: AGE }
 }
@@ -97,11 +97,31 @@ fn what_is_tolerated_is_no_evidence_and_more_is() {
 }
 
 #[test]
+fn an_interval_with_a_restart_enters_no_test() {
+    let before = after(&[((90, 1), (10, 0)); 4]);
+    for (stable, candidate) in [(1, 0), (0, 1)] {
+        let mut sample = sample((90, 1), (10, 9));
+        (sample.flows.stable.restarts, sample.flows.candidate.restarts) = (stable, candidate);
+        let anew = before.observe(&Interval::Complete(sample), &metric(Kind::Failure));
+        assert_eq!((anew.against_stable, anew.usual), (before.against_stable, before.usual));
+        assert_eq!(anew.totals, counts((450, 5), (50, 9)), "the totals have it");
+    }
+}
+
+#[test]
+fn a_batch_that_fails_at_once_is_one_event() {
+    let of = |crash| after(&[((1_800, 0), (200, crash))]).e_value();
+    assert_eq!((of(20), of(200)), (of(1), of(1)));
+    assert!(of(3) > of(200), "three single ones");
+}
+
+#[test]
 fn more_than_twenty_events_of_an_interval_enter_as_twenty_with_the_same_ratio() {
-    let few = after(&[((100, 10), (100, 10))]);
-    let many = after(&[((100, 100), (100, 100))]);
+    let usual = vec![((100, 10), (100, 10)); 3];
+    let next = |stable, candidate| observe(after(&usual), (100, stable), (100, candidate));
+    let [few, many] = [next(10, 10), next(20, 20)];
     assert_eq!(few.against_stable, many.against_stable);
-    assert_eq!(many.totals, counts((100, 100), (100, 100)), "the totals have all");
+    assert_eq!(many.totals, counts((400, 50), (400, 50)), "the totals have all");
     assert_eq!(MOST_BAD, 20);
 }
 
@@ -110,7 +130,7 @@ fn one_interval_never_gives_an_alarm() {
     let crash = ((90, 0), (200, 200));
     assert!(after(&[crash]).e_value() <= 20_000);
     // The factor forbids it for an alpha of 0.01; the intervals are counted for larger ones.
-    let one_of_many = after(&[((900, 0), (100, 4)), ((900, 0), (100, 0))]);
+    let one_of_many = after(&[((900, 0), (100, 3)), ((900, 0), (100, 0))]);
     assert!(one_of_many.e_value() >= 5_000 && !one_of_many.is_alarm(5_000, None));
     assert_eq!(one_of_many.against_stable.alarming, 1);
 }
@@ -118,8 +138,12 @@ fn one_interval_never_gives_an_alarm() {
 #[test]
 fn arrivals_are_the_exposure_and_not_ended_requests() {
     // Each track fails 2 % of what arrives. The candidate's weight just rose, so few of its answers have ended.
-    let flow =
-        |arrivals, ended, bad| Flow { arrivals, ended: Counts::new(ended, bad).unwrap(), in_flight: 0 };
+    let flow = |arrivals, ended, bad| Flow {
+        arrivals,
+        ended: Counts::new(ended, bad).unwrap(),
+        in_flight: 0,
+        restarts: 0,
+    };
     let flows = Tracks { stable: flow(500, 450, 10), candidate: flow(500, 90, 10) };
     let interval = Interval::Complete(Sample { flows, ..sample((0, 0), (0, 0)) });
     let evidence = Evidence::default().observe(&interval, &metric(Kind::Failure));
@@ -129,8 +153,12 @@ fn arrivals_are_the_exposure_and_not_ended_requests() {
 
 #[test]
 fn a_bad_request_of_earlier_arrivals_makes_the_exposure_no_smaller() {
-    let flow =
-        |arrivals, ended, bad| Flow { arrivals, ended: Counts::new(ended, bad).unwrap(), in_flight: 0 };
+    let flow = |arrivals, ended, bad| Flow {
+        arrivals,
+        ended: Counts::new(ended, bad).unwrap(),
+        in_flight: 0,
+        restarts: 0,
+    };
     let with = |arrivals| {
         let flows = Tracks { stable: flow(90, 90, 0), candidate: flow(arrivals, 3, 3) };
         let interval = Interval::Complete(Sample { flows, ..sample((0, 0), (0, 0)) });
@@ -160,9 +188,9 @@ fn fixed(percent: f64) -> Evidence {
 #[test]
 fn without_control_a_fixed_share_finds_a_broken_candidate() {
     for stable in [(0, 0), (15, 0)] {
-        let two = (0..3).fold(fixed(1.0), |evidence, _| observe(evidence, stable, (285, 285)));
-        assert!(two.is_alarm(200_000, None), "{stable:?}: {}", two.e_value());
-        let none = (0..3).fold(Evidence::begin(None), |evidence, _| observe(evidence, stable, (285, 285)));
+        let broken = (0..4).fold(fixed(1.0), |evidence, _| observe(evidence, stable, (285, 285)));
+        assert!(broken.is_alarm(200_000, None), "{stable:?}: {}", broken.e_value());
+        let none = (0..4).fold(Evidence::begin(None), |evidence, _| observe(evidence, stable, (285, 285)));
         assert!(!none.is_alarm(200_000, None) && none.tests() == 1);
     }
     let allowed = (0..500).fold(fixed(1.0), |evidence, _| observe(evidence, (0, 0), (100, 1)));
@@ -179,7 +207,7 @@ fn beside_a_control_nothing_is_compared_with_a_fixed_share() {
 #[test]
 fn a_fixed_share_is_compared_with_the_bad_part_of_what_arrived() {
     // 6 of 285 fail at once. Of the others, 14 have ended.
-    let candidate = Flow { arrivals: 285, ended: Counts::new(20, 6).unwrap(), in_flight: 265 };
+    let candidate = Flow { arrivals: 285, ended: Counts::new(20, 6).unwrap(), in_flight: 265, restarts: 0 };
     let flows = Tracks { candidate, ..Tracks::default() };
     let evidence = fixed(3.0)
         .observe(&Interval::Complete(Sample { flows, ..sample((0, 0), (0, 0)) }), &metric(Kind::Failure));
@@ -203,13 +231,13 @@ fn a_fixed_share_is_never_none_or_all() {
 
 /// A day of 5760 intervals with 1 % bad at a tenth of 20 requests per second.
 #[test]
-fn after_a_day_of_equal_versions_a_broken_candidate_is_found_within_eight_intervals() {
+fn after_a_day_of_equal_versions_a_broken_candidate_is_found_within_ten_intervals() {
     let day = (0..5_760_u64).fold(fixed(1.0), |evidence, look| {
         observe(evidence, (270, 2 + u64::from(look % 10 < 7)), (30, u64::from(look % 10 < 3)))
     });
     assert!(!day.is_alarm(200_000, None));
     let mut broken = day;
-    let found = (1..=8).find(|_| {
+    let found = (1..=10).find(|_| {
         broken = observe(broken, (270, 3), (30, 30));
         broken.is_alarm(200_000, Share::from_percent(1.0).ok())
     });
@@ -271,7 +299,7 @@ fn latencies_count_only_under_comparable_arrivals() {
 
 #[test]
 fn a_slow_candidate_is_not_excused_by_the_requests_that_it_piles_up() {
-    let flow = |in_flight| Flow { arrivals: 50, ended: Counts::new(50, 0).unwrap(), in_flight };
+    let flow = |in_flight| Flow { arrivals: 50, ended: Counts::new(50, 0).unwrap(), in_flight, restarts: 0 };
     let flows = Tracks { stable: flow(20), candidate: flow(200) };
     let interval = Interval::Complete(Sample { flows, ..sample((0, 0), (0, 0)) });
     let evidence = Evidence::default().observe(&interval, &metric(Kind::Latency));

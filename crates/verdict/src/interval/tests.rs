@@ -19,8 +19,9 @@ fn sums_end_at_the_largest_count_and_stay_valid() {
 
 #[test]
 fn the_flow_of_pods_adds_up_and_ends_at_the_largest() {
-    let flow = |arrivals, in_flight| Flow { arrivals, ended: Counts::new(5, 1).unwrap(), in_flight };
+    let flow =
+        |arrivals, in_flight| Flow { arrivals, ended: Counts::new(5, 1).unwrap(), in_flight, restarts: 0 };
     let sum = flow(3, 4).plus(flow(10, 20));
-    assert_eq!(sum, Flow { arrivals: 13, ended: Counts::new(10, 2).unwrap(), in_flight: 24 });
+    assert_eq!(sum, Flow { arrivals: 13, ended: Counts::new(10, 2).unwrap(), in_flight: 24, restarts: 0 });
     assert_eq!(flow(u64::MAX, u64::MAX).plus(flow(1, 1)).arrivals, MOST_REQUESTS);
 }

@@ -36,7 +36,7 @@ pub fn fixed_share(
 pub(super) fn result(judged: &Judged, step: &Step, enforced: usize) -> MetricResult {
     let Judged { metric, evidence, bound: _, earlier: _ } = judged;
     let Tracks { stable, candidate } = evidence.totals;
-    let e_value_needed = step.alpha.evidence_needed(enforced, evidence.tests());
+    let e_value_needed = step.alpha.evidence_needed(step.steps, enforced, evidence.tests());
     let allowed = allowed(judged, step);
     let upper_bound = upper_bound(candidate);
     let (verdict, reason, missing) = if evidence.is_alarm(e_value_needed, metric.limit) {

@@ -13,6 +13,7 @@ fn step() -> Step {
         min_requests: 300,
         interval_seconds: 15,
         alpha: Alpha::ONE_PERCENT,
+        steps: 1,
     }
 }
 
@@ -176,6 +177,55 @@ fn alpha_is_split_over_the_enforced_metrics() {
 }
 
 #[test]
+fn alpha_is_split_over_the_steps() {
+    // E is 1096: an alarm in one of ten steps, none in one of sixteen.
+    let of_steps = |steps| judge(&Inputs { step: Step { steps, ..step() }, metrics: vec![alarmed()] });
+    assert_eq!(of_steps(10).verdict, Verdict::Fail);
+    assert_eq!(of_steps(16).verdict, Verdict::Inconclusive);
+    assert_eq!(
+        [0, 1, 16].map(|steps| of_steps(steps).metrics[0].e_value_needed),
+        [100_000, 100_000, 1_600_000]
+    );
+}
+
+#[test]
+fn another_bound_spends_alpha_once() {
+    let [narrow, wide] = [100, 250].map(|millis| Bound::from_millis(millis).ok());
+    for limit in [None, Some(1.0)] {
+        let begun = Judged::begin(
+            metric(Kind::Latency, limit),
+            narrow,
+            Earlier { bound: narrow, ..earlier(9_000, 900) },
+            300,
+        );
+        let bad =
+            |requests, bad| Flow { arrivals: requests, ended: counts(requests, bad), ..Flow::default() };
+        let looks = [
+            Tracks { stable: bad(50, 0), candidate: bad(50, 2) },
+            Tracks { candidate: bad(50, 2), ..Tracks::default() },
+        ];
+        let looks = looks.map(|flows| {
+            Interval::Complete(Sample {
+                flows,
+                ready_pods: Tracks { stable: 1, candidate: 1 },
+                age_seconds: 1_000,
+            })
+        });
+        let before = looks.iter().fold(begun, |judged, look| judged.observe(look, narrow));
+        let quiet = Interval::Complete(Sample {
+            flows: Tracks::default(),
+            ready_pods: Tracks::default(),
+            age_seconds: 1_000,
+        });
+        let after = before.clone().observe(&quiet, wide);
+        assert_eq!(after.evidence.totals, Tracks::default(), "bad is another thing now");
+        assert_eq!(after.evidence.against_stable, before.evidence.against_stable, "the test goes on");
+        assert_eq!(after.evidence.against_fixed.intervals, 1);
+        assert_eq!(after.evidence.tests(), before.evidence.tests(), "each keeps its part of alpha");
+    }
+}
+
+#[test]
 fn an_observed_metric_is_shown_and_decides_nothing() {
     let mut observed = alarmed();
     observed.metric.mode = Mode::Observe;
@@ -304,7 +354,7 @@ fn counts_of_another_bound_are_no_control_and_begin_anew() {
     let latency = Judged::begin(metric.clone(), narrow, earlier, 300);
     assert_eq!(latency.evidence.fixed.unwrap().to_string(), "13%", "1.25 · 10 % + 0.5 %");
     assert_eq!(Judged::begin(metric, wide, earlier, 300).evidence.fixed, None);
-    let flow = |requests| Flow { arrivals: requests, ended: counts(requests, 0), in_flight: 0 };
+    let flow = |requests| Flow { arrivals: requests, ended: counts(requests, 0), in_flight: 0, restarts: 0 };
     let flows = Tracks { stable: flow(50), candidate: flow(50) };
     let sample = Sample { flows, ready_pods: Tracks { stable: 1, candidate: 1 }, age_seconds: 1_000 };
     let look = Interval::Complete(sample);
@@ -320,14 +370,14 @@ fn a_broken_candidate_at_full_weight_fails() {
     let metric = metric(Kind::Failure, None);
     let mut judged = Judged::begin(metric, None, earlier(9_000, 90), 300);
     let ended = counts(300, 290);
-    let candidate = Flow { arrivals: 300, ended, in_flight: 0 };
+    let candidate = Flow { arrivals: 300, ended, in_flight: 0, restarts: 0 };
     let flows = Tracks { candidate, ..Tracks::default() };
     let sample = Sample { flows, ready_pods: Tracks { stable: 0, candidate: 1 }, age_seconds: 1_000 };
     let looks = (1..10).find(|_| {
         judged = judged.clone().observe(&Interval::Complete(sample), None);
         verdict(&[judged.clone()]).0 == Verdict::Fail
     });
-    assert_eq!(looks, Some(2));
+    assert_eq!(looks, Some(4));
     assert_eq!(of(&[judged]).metrics[0].e_value_needed, 200_000, "alpha is split over both tests");
 }
 
@@ -373,7 +423,7 @@ fn a_step_is_judged_again_from_its_status() {
         metrics: vec![failures((0, 0), (0, 0)), judged(Kind::Latency, None, (0, 0), (0, 0))],
     };
     for look in 0..40 {
-        let flow = |ended: Counts| Flow { arrivals: ended.requests(), ended, in_flight: 1 };
+        let flow = |ended: Counts| Flow { arrivals: ended.requests(), ended, in_flight: 1, restarts: 0 };
         let flows = Tracks { stable: flow(counts(90, look % 2)), candidate: flow(counts(50, look % 7 / 6)) };
         let sample = Sample { flows, ready_pods: Tracks { stable: 1, candidate: 1 }, age_seconds: look * 15 };
         for judged in &mut inputs.metrics {

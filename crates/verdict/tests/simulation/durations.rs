@@ -139,6 +139,7 @@ fn step(
                 min_requests: 300,
                 interval_seconds: 15,
                 alpha: Alpha::ONE_PERCENT,
+                steps: 1,
             };
             let judgement = judge(&Inputs { step, metrics: vec![judged.clone()] });
             (judgement.verdict, judgement.reason)
