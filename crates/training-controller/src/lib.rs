@@ -259,7 +259,11 @@ impl Context {
             jobs: writer.of(process.watch_labelled("Job", &managed)),
             services: writer.of(process.watch_labelled("Service", &managed)),
             claims: writer.of(process.watch("PersistentVolumeClaim")),
-            snapshots: writer.of(process.watch_if_served_and_wanted("VolumeSnapshot", None, any_needs_snapshot)),
+            snapshots: writer.of(process.watch_if_served_and_wanted(
+                "VolumeSnapshot",
+                None,
+                any_needs_snapshot,
+            )),
             pods_of: Referrers::of(&pods, keys_by_instance),
             pods,
             other_pods: process.watch_matching("OtherPod", &others, UNFINISHED),

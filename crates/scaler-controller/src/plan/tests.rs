@@ -198,7 +198,7 @@ fn the_cold_start_is_that_of_the_targets_own_controller_until_one_was_seen() {
 #[test]
 fn stable_keeps_its_replicas_while_a_canary_has_a_share_of_the_requests() {
     let planned = |least: Option<i32>| {
-        let found = Found { least, ..found(4) };
+        let found = Found { least, ..found(2) };
         let plan = planned(&observed(&scaler(""), found, queue(1.0)), at(0));
         let conditions = plan.status.unwrap().conditions;
         let limited = conditions.into_iter().find(|known| known.type_ == "ScalingLimited").unwrap();
