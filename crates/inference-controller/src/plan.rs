@@ -17,7 +17,7 @@ use workload::faults::{crashes::Log, pace::Allowance};
 use crate::{
     http_route::HttpRoute,
     observe::{OF_CANDIDATE, Observed},
-    validate::{Invalid, ValidInference, validate},
+    validate::{Invalid, ValidInference},
 };
 
 pub(crate) mod children;
@@ -159,9 +159,7 @@ pub(crate) fn refused(
 
 /// The spec, if pods may run with it.
 fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, Invalid> {
-    let is_promoted = traffic::is_promoted(observed);
-    let inference = traffic::candidate::stable(&observed.inference, is_promoted);
-    let valid = ValidInference { is_promoted, ..validate(&inference)? };
+    let valid = traffic::candidate::stable(&observed.inference)?;
     let valid = defaults.own_account.is_not_used_by(valid)?;
     let valid = defaults.resolved(pod::has_room_for_volumes(valid)?);
     match &valid.tolerated {
@@ -211,7 +209,10 @@ pub(crate) fn of_valid(
 ) -> Plan {
     let decided = decided(valid, observed, defaults, now);
     let assessment = conditions::of_valid(valid, observed, &decided, now);
-    let traffic = traffic(valid, (&decided, &assessment), observed, defaults, now);
+    let traffic = match valid.pods.paused {
+        true => traffic::kept(None, observed),
+        false => traffic(valid, (&decided, &assessment), observed, defaults, now),
+    };
     let assessment = assessment.with_traffic(&traffic.verdicts);
     let Decided { revision, migration: _, rollout, handover } = decided;
     let of_nodes = requeue_after(observed, allowance, now);
@@ -296,9 +297,10 @@ fn of_refused(
 ) -> Plan {
     let (refusal, wait) = refusal.clone().judged(&*observed.inference, defaults.refusal_retry, now);
     let decided = decided(valid, observed, defaults, now);
-    let traffic = traffic::kept(None, observed);
-    let assessment =
-        conditions::of_refused(&refusal, valid, observed, &decided, now).with_traffic(&traffic.verdicts);
+    let assessment = conditions::of_refused(&refusal, valid, observed, &decided, now);
+    // The route and the candidate were written all the same.
+    let traffic = traffic(valid, (&decided, &assessment), observed, defaults, now);
+    let assessment = assessment.with_traffic(&traffic.verdicts);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);

@@ -25,8 +25,7 @@ use workload::{
 use crate::{
     Args, InferenceArgs, NAME, names,
     observe::Observed,
-    plan::{Doubt, Plan, children::Child, defaults::Defaults, of_valid, plan},
-    validate::validate,
+    plan::{Doubt, Plan, children::Child, defaults::Defaults, of_valid, plan, traffic::candidate::stable},
 };
 
 /// An AIInference called demo/chat.
@@ -226,6 +225,22 @@ impl Scene {
             failure.map(|failure| (pod.uid().to_owned(), failure)).into_iter().collect();
     }
 
+    /// The candidate of the spec exists, with these pods.
+    pub(crate) fn candidate(&mut self, parts: &[&str]) {
+        let version = crate::plan::traffic::candidate::candidate(&self.observed.inference).expect("a canary");
+        let mut scene = Self::new("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
+        scene.observed.inference = Arc::new(version);
+        self.observed.candidate = Some(Box::new(scene.observed));
+        let children = self.plan().candidate;
+        let found = children.iter().find_map(|child| match child {
+            Child::Deployment(deployment) => Some(serde_json::to_value(deployment).expect("JSON")),
+            Child::ConfigMap(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
+        });
+        let version = self.observed.candidate.as_mut().expect("a candidate");
+        version.deployment = found.map(|stored| serde_json::from_value(stored).expect("a Deployment"));
+        version.deployed = Some(parts.iter().map(|parts| Arc::new(pod(parts))).collect());
+    }
+
     /// The node is about to go.
     pub(crate) fn empties(&mut self, node: &str) {
         self.observed.leaving_nodes.insert(node.to_owned());
@@ -248,7 +263,8 @@ impl Scene {
     }
 
     pub(crate) fn plan_with(&self, defaults: &Defaults, now: Timestamp) -> Plan {
-        let valid = defaults.resolved(validate(&self.observed.inference).expect("a valid spec"));
+        let valid = stable(&self.observed.inference).expect("a valid spec");
+        let valid = defaults.resolved(valid);
         of_valid(&valid, &self.observed, &Allowance::default(), defaults, now)
     }
 }

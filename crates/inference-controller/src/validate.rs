@@ -35,8 +35,7 @@ pub(crate) struct ValidInference {
     pub(crate) name: String,
     pub(crate) owner: OwnerReference,
     pub(crate) generation: i64,
-    /// The version is the candidate's, which was promoted in this generation or before.
-    pub(crate) is_promoted: bool,
+    pub(crate) content: Content,
     pub(crate) track: Track,
     /// Hash of the spec fields that the pod template depends on.
     pub(crate) spec_hash: String,
@@ -77,9 +76,23 @@ pub(crate) struct ValidInference {
 impl ValidInference {
     /// A promotion changes the template within one generation.
     pub(crate) fn generation_of_template(&self) -> String {
-        let suffix = if self.is_promoted { "-promoted" } else { "" };
+        let suffix = match self.content {
+            Content::TopLevel => "",
+            Content::Promoted | Content::Kept => "-promoted",
+        };
         format!("{}{suffix}", self.generation)
     }
+}
+
+/// Which version stable should have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Content {
+    #[default]
+    TopLevel,
+    /// That of the candidate.
+    Promoted,
+    /// That of an earlier candidate, which the spec has no more: its pods keep their template.
+    Kept,
 }
 
 /// The source of the weights.
@@ -173,7 +186,7 @@ pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invali
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
         generation: meta.generation.unwrap_or_default(),
-        is_promoted: false,
+        content: Content::TopLevel,
         track: Track::Stable,
         spec_hash: spec_hash(spec)?,
         source: source(spec)?,

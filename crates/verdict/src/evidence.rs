@@ -27,7 +27,8 @@
 //! Bad events come in clusters, since one fault can end a whole batch. Three rules keep the promise for clusters too: the weight
 //! of a burst (`burst.rs`), [`MOST_FACTOR`] and [`ALARM_INTERVALS`]. Simulated: a day of equal versions with 12 to 144
 //! crashes, each of which fails 20 to 200 requests, at 5, 10 and 50 % of the requests. At most 3 of 100 days have an alarm.
-//! A candidate of which every request fails is found within five intervals. The promise ends where crashes are so
+//! A candidate of which every request fails is found within five
+//! intervals, and within ten after a good day. The promise ends where crashes are so
 //! frequent that most intervals have one.
 //!
 //! An interval in which a container began anew does not enter the tests, for both tracks: its faults are those of a start
@@ -47,6 +48,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     burst::Usual,
     e_process::{EProcess, RATIOS},
+    hanging::{Mark, Marks},
     interval::{Counts, Flow, Interval, MOST_REQUESTS, Sample, Tracks},
     load::Loads,
     metric::{Kind, Metric, Ratio},
@@ -76,6 +78,9 @@ pub struct Evidence {
     /// Intervals that were not, besides those of the warm-up.
     #[serde(deserialize_with = "lenient")]
     pub skipped: u32,
+    /// Requests in flight at earlier looks.
+    #[serde(deserialize_with = "lenient")]
+    pub marks: Marks,
     /// What is no burst in the next interval.
     #[serde(deserialize_with = "lenient")]
     pub usual: Usual,
@@ -175,11 +180,15 @@ impl Evidence {
             candidate: sum(self.arrivals.candidate, candidate.arrivals),
         };
         let seen = self.with_tests(flows, tolerated);
+        let totals = self.totals.plus(Tracks { stable: stable.ended, candidate: candidate.ended });
+        let counted = self.counted.saturating_add(1);
+        let now = Mark { ended: totals.candidate.requests(), in_flight: candidate.in_flight };
         Self {
-            totals: self.totals.plus(Tracks { stable: stable.ended, candidate: candidate.ended }),
+            totals,
             arrivals,
             recent: recent(self.recent, candidate.ended),
-            counted: self.counted.saturating_add(1),
+            counted,
+            marks: self.marks.with(counted, now),
             ..seen.after(Latest::Counted)
         }
     }

@@ -93,8 +93,7 @@ pub enum Reason {
     MetricsMissing,
     /// The tracks share no bound that makes a request slow.
     BucketMismatch,
-    /// So many requests of the candidate have not ended that the verdict could be another one. At weight 100 the stable
-    /// version shows no normal number of them. Then answers of a minute need many ended requests; `missing` has the number.
+    /// So many requests of the candidate have not ended that the verdict could be another one; see `hanging.rs`.
     InFlight,
     /// Three intervals in a row had loads that cannot be compared, and requests are missing for it.
     LoadMismatch,

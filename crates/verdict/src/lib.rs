@@ -9,15 +9,14 @@
 //! Three rules decide:
 //!
 //! - Fail: a sequential test (an e-process) finds that the candidate is worse. It may be asked after each interval. The chance
-//!   of a false alarm in one step is at most alpha, over all metrics and for as long as the step lasts. For a rollout of 16
-//!   steps at alpha 0.01, the chance is at most 15 %.
+//!   of a false alarm in a whole rollout is at most alpha, over all of its steps and metrics and for as long as it lasts.
 //! - Pass: enough time, enough ended requests, an upper bound of the candidate's bad share that is low enough, and few
 //!   requests that may hang.
 //! - Inconclusive: everything else, with what is missing. Missing data never fails. Three incomplete intervals in a row forbid
 //!   a pass, and so does a latency without a common bucket. One or two incomplete intervals do not.
 //!
-//! The tests assume that bad events occur independently and that requests reach the tracks at random. `evidence.rs` says
-//! what happens where they do not.
+//! The tests assume that bad events occur independently, or in rare bursts, and that requests reach the tracks at random.
+//! `burst.rs` and `evidence.rs` say what happens where they do not.
 //!
 //! What is given:
 //!
@@ -34,6 +33,7 @@
 //! - `load.rs`: whether the tracks carry comparable loads.
 //! - `e_process.rs`: the arithmetic of a sequential test.
 //! - `evidence.rs`: the totals and the two tests of a metric.
+//! - `hanging.rs`: how many requests may hang.
 //! - `share.rs`: shares, and the upper bound of a share.
 //!
 //! What is decided:
@@ -48,6 +48,7 @@ pub mod burst;
 pub mod counters;
 pub mod e_process;
 pub mod evidence;
+pub mod hanging;
 pub mod interval;
 pub mod invalid;
 pub mod judge;

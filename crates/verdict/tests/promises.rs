@@ -133,7 +133,14 @@ fn verdict_by_hand(judged: &Judged, step: &Step, enforced: usize) -> Option<Verd
     let allowed = by_control.unwrap_or_default().max(limit.unwrap_or_default());
     let bound = upper_bound(candidate).map(|bound| u64::from(bound.millionths()));
     let in_flight = u128::from(evidence.in_flight.candidate);
+    let older = evidence.marks.older;
+    let since = u128::from(candidate.requests().saturating_sub(older.ended));
+    let chance = evidence.in_flight.candidate.saturating_add(older.in_flight).isqrt();
+    let growth = evidence.in_flight.candidate.saturating_add(chance).saturating_sub(older.in_flight);
+    let growth = u128::from(growth);
+    let grows = growth * 1_000_000 > u128::from(allowed) * since || since < in_flight;
     let hangs = in_flight * 1_000_000 > u128::from(allowed) * u128::from(candidate.requests())
+        && grows
         && (evidence.arrivals.stable == 0
             || in_flight * u128::from(evidence.arrivals.stable)
                 > 2 * u128::from(evidence.in_flight.stable) * u128::from(evidence.arrivals.candidate));

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     names::{ENGINE, LOADER},
     observe::Observed,
-    validate::{Invalid, ValidInference},
+    validate::{Content, Invalid, ValidInference},
 };
 
 /// Phase and conditions without transition times.
@@ -80,7 +80,9 @@ pub(super) fn of_valid(
     } else {
         serving(valid, observed, decided, now)
     };
-    assessment.verdicts.extend(outdated(&decided.revision));
+    if valid.content != Content::Kept {
+        assessment.verdicts.extend(outdated(&decided.revision));
+    }
     if valid.pods.paused { paused(assessment) } else { with_progress(assessment) }
 }
 

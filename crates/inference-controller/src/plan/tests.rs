@@ -28,6 +28,7 @@ mod faults;
 mod pinned;
 mod refusals;
 mod status;
+mod traffic;
 
 const CHAT: &str = "{modelSource: s3://models/qwen/Qwen-7B-Chat, engine: vllm, gpu: {productLabel: A100, count: 1}, replicas: 2}";
 

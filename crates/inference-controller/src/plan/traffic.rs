@@ -39,7 +39,7 @@ use crate::{
     http_route::HttpRoute,
     names::{self, Track},
     observe::Observed,
-    validate::{Invalid, ValidInference, owner, validate},
+    validate::{Invalid, ValidInference, owner},
 };
 
 pub(crate) mod candidate;
@@ -71,16 +71,6 @@ const DRAIN: Duration = Duration::from_secs(300);
 const SHORTEST_DRAIN: Duration = Duration::from_secs(30);
 /// A kind that is installed later, and an answer of a gateway that does not come, start no reconcile.
 const LOOKS_AGAIN: Duration = Duration::from_secs(30);
-
-/// Whether stable should have the version of the candidate.
-pub(super) fn is_promoted(observed: &Observed) -> bool {
-    let status = observed.inference.status.as_ref();
-    let promoted = status.and_then(|status| status.promoted_revision.as_deref());
-    promoted.is_some_and(|promoted| {
-        let version = candidate::candidate(&observed.inference).and_then(|version| validate(&version).ok());
-        version.is_some_and(|version| version.spec_hash == promoted)
-    })
-}
 
 pub(super) fn traffic(
     stable: &ValidInference,
@@ -217,6 +207,7 @@ fn seen(
     Seen {
         revision: of_candidate.map(|(valid, _)| valid.spec_hash.clone()).unwrap_or_default(),
         stable: stable.spec_hash.clone(),
+        is_stopped: stable.replicas == 0,
         stable_is_complete: is_only && stable.replicas > 0 && counts.updated_ready >= stable.replicas,
         candidate: pods.unwrap_or_default(),
         route: observed

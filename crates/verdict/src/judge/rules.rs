@@ -4,6 +4,7 @@ use crate::{
     bucket::Bound,
     counters::MISSING_AFTER,
     evidence::{Evidence, Latest},
+    hanging::Mark,
     interval::{Counts, Tracks},
     judge::{
         ABSOLUTE_MARGIN, Earlier, Judged, MetricResult, Missing, RELATIVE_MARGIN, Reason, Shares, Step,
@@ -158,27 +159,19 @@ fn by_bound(evidence: &Evidence, upper_bound: Option<Share>, allowed: Share, ste
 /// How many more ended requests forgive those in flight; `None` if the ones in flight are few enough, and `Some(None)` if no
 /// number helps.
 ///
-/// Requests in flight may hang, and then they are bad. They are few if they are at most the allowed share of the ended
-/// requests. They are as expected if the stable version has half as many in flight per arrival, so that versions with long
-/// answers pass.
+/// Requests in flight may hang, and then they are bad. `hanging.rs` says how many ended requests make them few. They are as
+/// expected if the stable version has half as many in flight per arrival.
 fn in_flight_needs(evidence: &Evidence, allowed: Share) -> Option<Option<u64>> {
-    let million = u128::from(Share::ALL.millionths());
-    let in_flight = u128::from(evidence.in_flight.candidate);
-    let ended = u128::from(evidence.totals.candidate.requests());
-    let share = u128::from(allowed.millionths());
-    let by_share = in_flight * million <= ended * share;
     let Tracks { stable, candidate } = evidence.arrivals;
     let expected = u128::from(evidence.in_flight.stable) * u128::from(candidate);
     let most = expected.saturating_mul(IN_FLIGHT_FACTOR);
-    let by_stable = in_flight * u128::from(stable) <= most && stable > 0;
-    if by_share || by_stable {
+    let in_flight = evidence.in_flight.candidate;
+    if u128::from(in_flight) * u128::from(stable) <= most && stable > 0 {
         return None;
     }
-    if share == 0 {
-        return Some(None);
-    }
-    let needed = (in_flight * million).div_ceil(share).saturating_sub(ended);
-    Some(u64::try_from(needed).ok())
+    let now = Mark { ended: evidence.totals.candidate.requests(), in_flight };
+    let missing = evidence.marks.missing(now, allowed);
+    (missing != Some(0)).then_some(missing)
 }
 
 fn missing(requests: u64, stable_requests: u64, evidence: &Evidence, step: &Step) -> Missing {

@@ -46,6 +46,8 @@ struct World {
     versions: [Version; 2],
     /// Longer ones are bad; without, failures are.
     slow: Option<f64>,
+    /// Of the candidate's requests; they never end.
+    hanging: f64,
     now: f64,
 }
 
@@ -53,7 +55,7 @@ impl World {
     fn of(seed: u64, per_second: f64, versions: [Version; 2], slow: Option<f64>) -> Self {
         let arrivals = Poisson::of(per_second * INTERVAL);
         let (random, counters, pods) = (Random::of(seed), Counters::default(), <[Pod; 2]>::default());
-        Self { random, pods, counters, arrivals, versions, slow, now: 0.0 }
+        Self { random, pods, counters, arrivals, versions, slow, hanging: 0.0, now: 0.0 }
     }
 
     /// One interval at a weight of the candidate from 0 to 1.
@@ -64,6 +66,8 @@ impl World {
             let Version { mean, failing } = self.versions[track];
             let fails = self.random.happens(failing);
             let lasts = if fails { 0.2 } else { -mean * (1.0 - self.random.uniform()).ln() };
+            let hangs = track == 1 && self.hanging > 0.0 && self.random.happens(self.hanging);
+            let lasts = if hangs { f64::INFINITY } else { lasts };
             let bad = self.slow.map_or(fails, |slow| lasts > slow);
             let pod = &mut self.pods[track];
             if lasts.is_finite() {
@@ -231,5 +235,49 @@ fn a_candidate_that_breaks_at_full_weight_is_found() {
         let found = verdicts.iter().position(|(verdict, _)| *verdict == Verdict::Fail).map(|look| look + 1);
         println!("half of the requests fail at {weight}: found after {found:?} intervals");
         assert!(found.is_some_and(|found| found <= 4), "{found:?}");
+    }
+}
+
+/// Intervals until a pass at weight 100.
+fn until_pass(candidate: Version, per_second: f64, seed: u64, most: u32) -> Option<usize> {
+    let metric = metric(Kind::Failure, Some(1.0));
+    let mut world = World::of(seed, per_second, [EQUAL, candidate], None);
+    let verdicts = step(&mut world, &metric, Earlier::default(), 1.0, most);
+    verdicts.iter().position(|(verdict, _)| *verdict == Verdict::Pass).map(|look| look + 1)
+}
+
+/// The docs of `hanging.rs` have these figures.
+#[test]
+fn long_answers_at_full_weight_pass_when_those_in_flight_grow_no_more() {
+    for (mean, per_second, most) in [(60.0, 20.0, 60), (60.0, 4.0, 60), (180.0, 20.0, 120)] {
+        let good = Version { mean, failing: 0.0 };
+        let mut looks: Vec<_> = (0..20).map(|seed| until_pass(good, per_second, seed, 240)).collect();
+        looks.sort_unstable();
+        println!("answers of {mean} s at {per_second}/s: a pass after {looks:?} intervals");
+        assert!(looks.iter().all(|look| look.is_some_and(|look| look <= most)), "{looks:?}");
+    }
+}
+
+/// Of 20 steps of an hour at weight 100 with a limit of 1 %, those that pass.
+fn passes_with(hanging: f64, mean: f64) -> usize {
+    let good = Version { mean, failing: 0.0 };
+    let passes = (0..20).filter(|seed| {
+        let mut world = World::of(700 + seed, 20.0, [EQUAL, good], None);
+        world.hanging = hanging;
+        let metric = metric(Kind::Failure, Some(1.0));
+        has(&step(&mut world, &metric, Earlier::default(), 1.0, 240), Verdict::Pass)
+    });
+    passes.count()
+}
+
+#[test]
+fn a_candidate_of_which_a_part_hangs_passes_as_rarely_as_the_docs_say() {
+    for mean in [2.0, 60.0] {
+        for hanging in [0.02, 0.05, 0.4] {
+            let passes = passes_with(hanging, mean);
+            println!("{hanging} hangs beside answers of {mean} s: {passes} of 20 pass");
+            let most = if hanging < 0.05 { 4 } else { 0 };
+            assert!(passes <= most, "{hanging} {mean}: {passes}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The version of the candidate: the top level of the spec with the fields of `spec.canary`. Pure.
 
-use std::sync::Arc;
-
 use api::aiinference::{AIInference, AIInferenceSpec, AIInferenceStatus, traffic::Canary};
+
+use crate::validate::{Content, Invalid, ValidInference, validate};
 
 /// The object as if the candidate's version were at its top level. Its status is that of a new object: what the status says
 /// of stable says nothing about the candidate.
@@ -16,13 +16,23 @@ pub(crate) fn candidate(inference: &AIInference) -> Option<AIInference> {
     })
 }
 
-/// The object with the version that stable should have: the candidate's, once that was promoted.
-pub(crate) fn stable(inference: &Arc<AIInference>, promoted: bool) -> Arc<AIInference> {
-    match &inference.spec.canary {
-        Some(canary) if promoted => {
-            Arc::new(AIInference { spec: overlaid(&inference.spec, canary), ..AIInference::clone(inference) })
+/// The version that stable should have: the candidate's, once that was promoted. If the spec has another candidate by now,
+/// stable keeps what it has until the spec has none: an edit, and a typing error, take no version back.
+pub(crate) fn stable(inference: &AIInference) -> Result<ValidInference, Invalid> {
+    let status = inference.status.as_ref();
+    let promoted = status.and_then(|status| status.promoted_revision.clone());
+    let Some((canary, promoted)) = inference.spec.canary.as_ref().zip(promoted) else {
+        return validate(inference);
+    };
+    let spec = overlaid(&inference.spec, canary);
+    match validate(&AIInference { spec, ..inference.clone() }) {
+        Ok(valid) if valid.spec_hash == promoted => {
+            Ok(ValidInference { content: Content::Promoted, ..valid })
         }
-        Some(_) | None => Arc::clone(inference),
+        Ok(_) | Err(_) => {
+            let valid = validate(inference)?;
+            Ok(ValidInference { content: Content::Kept, spec_hash: promoted, ..valid })
+        }
     }
 }
 

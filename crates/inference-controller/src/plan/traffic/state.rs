@@ -24,6 +24,8 @@ pub(crate) struct Seen {
     pub(crate) revision: String,
     /// Hash of the version that stable should have.
     pub(crate) stable: String,
+    /// Stable has no replicas: nobody is served.
+    pub(crate) is_stopped: bool,
     /// All replicas of stable are ready and have that version.
     pub(crate) stable_is_complete: bool,
     pub(crate) candidate: Pods,
@@ -92,6 +94,19 @@ pub(crate) struct Next {
 
 /// `before` and `promoted`: of the status. `canary`: of the spec.
 pub(crate) fn next(
+    before: Option<&CanaryStatus>,
+    promoted: Option<&str>,
+    canary: Option<&Canary>,
+    seen: &Seen,
+    now: Timestamp,
+) -> Next {
+    let next = decided(before, promoted, canary, seen, now);
+    // A candidate that has replaced a promoted one in the spec leaves stable what it has.
+    let kept = || promoted.filter(|_| canary.is_some()).map(str::to_owned);
+    Next { promoted: next.promoted.clone().or_else(kept), ..next }
+}
+
+fn decided(
     before: Option<&CanaryStatus>,
     promoted: Option<&str>,
     canary: Option<&Canary>,
@@ -284,6 +299,11 @@ impl Steps {
 fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) -> Next {
     let steps = Steps::of(canary);
     let before = CanaryStatus { draining_since: None, ..before };
+    if seen.is_stopped {
+        let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
+        let status = CanaryStatus { step, step_started_at, phase, ..before };
+        return told(status, without_requests(seen), Wanted::Replicas(0), seen, None);
+    }
     if before.stable_revision != seen.stable {
         // It would be compared with a version that leaves.
         let stable_revision =

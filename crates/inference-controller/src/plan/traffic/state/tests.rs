@@ -70,10 +70,11 @@ impl World {
 
     fn seen(&self) -> Seen {
         let is_present = self.pods.as_ref().is_some_and(|(version, _)| *version == self.revision());
-        let promoted = self.canary.is_some() && self.promoted.as_deref() == Some(&self.revision());
+        let promoted = self.promoted.clone().filter(|_| self.canary.is_some());
         Seen {
             revision: self.revision(),
-            stable: if promoted { self.revision() } else { format!("v{}", self.stable) },
+            stable: promoted.unwrap_or_else(|| format!("v{}", self.stable)),
+            is_stopped: false,
             stable_is_complete: self.stable_is_complete,
             candidate: Pods {
                 exists: self.pods.is_some(),

@@ -1,0 +1,133 @@
+//! The route and the candidate of an AIInference, as its plan has them.
+
+use api::aiinference::traffic::{CanaryPhase, CanaryStatus};
+
+use crate::{
+    plan::{Plan, children::Child},
+    tests::{Scene, deployment_of},
+};
+
+const READY: &str = "{name: new, ready: true, node: gpu-1, phase: Running, gpus: 1}";
+
+fn edit(scene: &mut Scene, canary: &str) {
+    scene.edit_spec(|spec| {
+        spec.gateway = Some(serde_saphyr::from_str("{name: public, hostnames: [chat.example.com]}").unwrap());
+        spec.canary = Some(serde_saphyr::from_str(canary).unwrap());
+    });
+}
+
+fn image(plan: &Plan) -> String {
+    let template = deployment_of(plan).spec.unwrap().template.spec.unwrap();
+    template.containers[0].image.clone().unwrap()
+}
+
+fn canary_of(plan: &Plan) -> CanaryStatus {
+    plan.status.canary.clone().unwrap()
+}
+
+fn condition(plan: &Plan, type_: &str) -> (String, String, String) {
+    let found = plan.status.conditions.iter().find(|known| known.type_ == type_).unwrap();
+    (found.status.clone(), found.reason.clone(), found.message.clone())
+}
+
+/// A service with a candidate that was promoted, and whose children are gone.
+fn promoted() -> Scene {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2'}");
+    let revision = crate::plan::traffic::candidate::candidate(&scene.observed().inference)
+        .map(|version| crate::validate::validate(&version).unwrap().spec_hash);
+    scene.observe(|observed| {
+        let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+        status.promoted_revision = revision.clone();
+        status.canary = Some(CanaryStatus {
+            phase: Some(CanaryPhase::Promoted),
+            revision: revision.clone().unwrap(),
+            stable_revision: revision.clone().unwrap(),
+            ..CanaryStatus::default()
+        });
+    });
+    scene.settle(1);
+    scene
+}
+
+#[test]
+fn the_children_of_a_candidate_have_its_version_and_its_track() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2', args: [--seed=1], replicas: 2}");
+    scene.candidate(&[]);
+    let plan = scene.plan();
+    let text = serde_json::to_string(&plan.candidate).unwrap();
+    assert!(text.contains("engine:2") && text.contains("--seed=1"), "{text}");
+    assert!(!text.contains("\"ai.infra.example.com/track\":\"stable\""), "{text}");
+    let names: Vec<&str> = plan
+        .candidate
+        .iter()
+        .filter_map(|child| match child {
+            Child::ConfigMap(child) => child.metadata.name.as_deref(),
+            Child::Deployment(child) => child.metadata.name.as_deref(),
+            Child::Service(child) => child.metadata.name.as_deref(),
+            Child::PodDisruptionBudget(child) => child.metadata.name.as_deref(),
+        })
+        .collect();
+    assert_eq!(names, ["chat-canary-model", "chat-canary", "chat-canary", "chat-canary"]);
+    assert!(!image(&plan).contains("engine:2"));
+}
+
+#[test]
+fn an_edit_of_a_promoted_candidate_takes_no_version_back_and_its_removal_does() {
+    let mut scene = promoted();
+    assert_eq!(image(&scene.plan()), "engine:2");
+    edit(&mut scene, "{image: 'engine:3'}");
+    let plan = scene.plan();
+    assert_eq!(image(&plan), "engine:2", "stable keeps the promoted version");
+    assert_eq!(
+        plan.status.promoted_revision,
+        scene.observed().inference.status.as_ref().unwrap().promoted_revision
+    );
+    assert_eq!(canary_of(&plan).phase, Some(CanaryPhase::Starting), "the new candidate starts");
+    edit(&mut scene, "{image: 'engine:3', args: [--port=1]}");
+    assert_eq!(image(&scene.plan()), "engine:2", "a typing error");
+    scene.edit_spec(|spec| spec.canary = None);
+    assert_ne!(image(&scene.plan()), "engine:2", "the promotion is taken back");
+}
+
+#[test]
+fn a_candidate_that_is_invalid_changes_nothing_and_is_named() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{args: [--port=1]}");
+    scene.candidate(&[]);
+    let plan = scene.plan();
+    assert!(plan.candidate.is_empty());
+    let (status, reason, message) = condition(&plan, "CanaryProgressing");
+    assert_eq!((&*status, &*reason), ("False", "InvalidSpec"));
+    assert!(message.contains("--port"), "{message}");
+}
+
+#[test]
+fn nothing_moves_while_the_object_is_paused_and_no_replica_of_stable_means_none_of_the_candidate() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2', weightPercent: 30}");
+    scene.candidate(&[READY]);
+    scene.write_status();
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    let plan = scene.plan();
+    assert!(plan.candidate.is_empty() && plan.route.is_none());
+    assert_eq!(plan.status.canary, scene.observed().inference.status.as_ref().unwrap().canary);
+    scene.edit_spec(|spec| {
+        spec.pods.paused = false;
+        spec.replicas = 0;
+    });
+    let text = serde_json::to_string(&scene.plan().candidate).unwrap();
+    assert!(text.contains("\"replicas\":0"), "{text}");
+}
+
+#[test]
+fn a_gateway_that_the_cluster_does_not_know_is_said_and_the_service_is_not_ready() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2'}");
+    scene.observe(|observed| observed.has_no_routes = true);
+    let plan = scene.plan();
+    assert!(plan.route.is_none() && plan.requeue_after.is_some());
+    let (status, reason, _) = condition(&plan, "Ready");
+    assert_eq!((&*status, &*reason), ("False", "GatewayAPINotInstalled"));
+}
