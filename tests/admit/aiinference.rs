@@ -547,6 +547,18 @@ async fn a_route_is_told_from_others_by_host_or_path() {
             case(
                 "gateway.pathPrefixes",
                 path,
+                gateway(json!({"pathPrefixes": ["/../v1"]})),
+                gateway(json!({"pathPrefixes": ["/a.b/v1"]})),
+            ),
+            case(
+                "gateway.pathPrefixes",
+                path,
+                gateway(json!({"pathPrefixes": ["/a", "/a"]})),
+                gateway(json!({"pathPrefixes": ["/a", "/b"]})),
+            ),
+            case(
+                "gateway.pathPrefixes",
+                path,
                 gateway(json!({"pathPrefixes": ["//"]})),
                 gateway(json!({"pathPrefixes": ["/v1"]})),
             ),

@@ -168,23 +168,27 @@ async fn apply_children(
         }
     }
     for child in &plan.superfluous {
-        let deleted = match child {
-            Superfluous::Service(service) => ctx.services.delete_child(service).await,
-            Superfluous::PodDisruptionBudget(budget) => ctx.budgets.delete_child(budget).await,
-            Superfluous::ConfigMap(config_map) => ctx.config_maps.delete_child(config_map).await,
-            Superfluous::Route(route) => ctx.routes.delete_child(route).await,
-            Superfluous::Deployment(deployment) => {
-                let spec = serde_json::Value::Null;
-                let metadata = deployment.metadata.clone();
-                let deployment = RenderedDeployment { metadata, spec, planned_on: None };
-                ctx.deployments.delete_child(&deployment).await
-            }
-        };
+        let deleted = delete_superfluous(ctx, child).await;
         if let Err(error) = deleted {
             return Ok(Children { refusal: Some(Refusal::of(error)?), ..done });
         }
     }
     Ok(done)
+}
+
+async fn delete_superfluous(ctx: &Context, child: &Superfluous) -> Result<(), ApplyError> {
+    match child {
+        Superfluous::Service(service) => ctx.services.delete_child(service).await,
+        Superfluous::PodDisruptionBudget(budget) => ctx.budgets.delete_child(budget).await,
+        Superfluous::ConfigMap(config_map) => ctx.config_maps.delete_child(config_map).await,
+        Superfluous::Route(route) => ctx.routes.delete_child(route).await,
+        Superfluous::Deployment(deployment) => {
+            let spec = serde_json::Value::Null;
+            let metadata = deployment.metadata.clone();
+            let deployment = RenderedDeployment { metadata, spec, planned_on: None };
+            ctx.deployments.delete_child(&deployment).await
+        }
+    }
 }
 
 /// The children without which the pods serve. A refusal is an event, and keeps nothing else from being sent; nor does a
@@ -199,12 +203,24 @@ async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: T
         let written = ctx.routes.apply(route).await;
         note_apart(ctx, inference, ROUTE, written, &mut done, now).await;
     }
+    // One complaint for all of them: it is healed when none is refused.
+    let mut written = plan.candidate.first().map(|_| Ok(Written::Unchanged));
     for child in &plan.candidate {
-        let written = apply_child(ctx, child).await;
-        let is_written = written.is_ok();
+        match apply_child(ctx, child).await {
+            Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
+            contested @ Ok(Written::Contested(_)) => written = Some(contested),
+            refused @ Err(_) => {
+                written = Some(refused);
+                break;
+            }
+        }
+    }
+    if let Some(written) = written {
         note_apart(ctx, inference, CANDIDATE, written, &mut done, now).await;
-        if !is_written {
-            break;
+    }
+    for child in &plan.superfluous_apart {
+        if let Err(error) = delete_superfluous(ctx, child).await {
+            done.failed = Some(error);
         }
     }
     if let Some(digests) = &plan.digests {
@@ -230,7 +246,8 @@ async fn note_apart(
             };
             done.contest = done.contest.into_iter().chain([contest.wait]).min();
             if let Some(note) = contest.note(reasons::FIELD_CONFLICT) {
-                ctx.apart.is_new(uid(inference), what, (reasons::ROUTE_CONTESTED, note.message.clone()));
+                let reason = if what == ROUTE { reasons::ROUTE_CONTESTED } else { reasons::FIELD_CONFLICT };
+                ctx.apart.is_new(uid(inference), what, (reason, note.message.clone()));
                 ctx.recorder.publish(inference, &note, now).await;
             }
             return;

@@ -26,6 +26,7 @@
 //! Files of this controller:
 //!
 //! - `engine.rs`: the table of what vLLM, Triton and TGI need.
+//! - `versions.rs`: the version of the candidate, from the spec.
 //! - `http_route.rs`: the kind HTTPRoute of the Gateway API.
 //! - `agents.rs`: errors of GPUs, as metrics agents report them.
 //! - `names.rs`: names of children and containers.
@@ -44,11 +45,10 @@
 //! - `defaults.rs`: defaults of new pods, from the release and the command line.
 //! - `faults.rs`: why a pod does not become ready.
 //! - `model.rs`: what pods have loaded, and what new ones must load.
-//! - `cold_start.rs`: how long the last new pod took until it was ready.
 //! - `traffic.rs`: the route and the canary; `traffic/state.rs` is the canary's state machine, `traffic/route.rs` the
-//!   HTTPRoute, `traffic/candidate.rs` the version of the candidate.
+//!   HTTPRoute, `traffic/promotion.rs` the version that stable has, `traffic/report.rs` its conditions and events.
 //! - `conditions.rs`: the phase and the conditions.
-//! - `status.rs`: the status.
+//! - `status.rs`: the status; `status/cold_start.rs` has how long the last new pod took until it was ready.
 //! - `events.rs`: events.
 //!
 //! `workload::faults::crashes` reads why an engine crashed. `workload::templates::revision` decides which template and
@@ -102,6 +102,7 @@ use crate::{
         track_crashes, track_losses,
     },
     plan::defaults::Defaults,
+    versions::candidate,
 };
 
 mod agents;
@@ -114,6 +115,7 @@ mod observe;
 mod plan;
 mod reconcile;
 mod validate;
+mod versions;
 
 /// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
 pub const NAME: &str = "inference-controller";
@@ -263,6 +265,7 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
 /// Which changes start a reconcile of which object.
 fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
     let readers = Referrers::of(&ctx.inferences, claim_key);
+    let of_candidates = Referrers::of(&ctx.inferences, |inference| claim_key(&candidate(inference)?));
     let mut controller = process
         .controller(&ctx.inferences)
         .owns(&ctx.config_maps)
@@ -273,7 +276,9 @@ fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.failed_pods, keys_by_instance)
-        .maps(&ctx.claims, move |claim| readers.keys(claim));
+        .maps(&ctx.claims, move |claim| {
+            readers.keys(claim).into_iter().chain(of_candidates.keys(claim)).collect()
+        });
     for events in [&ctx.attach_failures, &ctx.mount_failures, &ctx.sandbox_failures] {
         let pods = ctx.pods.clone();
         controller = controller.maps(events, move |event| keys_of_event(&pods, event));

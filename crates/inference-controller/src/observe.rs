@@ -39,7 +39,7 @@ use crate::{
     Context,
     http_route::HttpRoute,
     names::{self, Track},
-    plan::traffic::candidate::candidate,
+    versions::candidate,
 };
 
 /// One AIInference with its children, from the caches.
@@ -306,7 +306,10 @@ fn may_roll(inference: &AIInference, deployment: Option<&DeploymentView>) -> boo
     let is_refreshed = annotations.is_some_and(|known| known.contains_key(labels::REFRESH));
     let generation = inference.metadata.generation.unwrap_or_default().to_string();
     is_refreshed
-        || deployment.is_some_and(|deployment| deployment.generation.as_deref() != Some(&*generation))
+        || deployment.is_some_and(|deployment| {
+            let rendered = deployment.generation.as_deref().and_then(|known| known.split('-').next());
+            rendered != Some(&*generation)
+        })
 }
 
 /// The key of the claim in `spec.modelSource`, if it names one.

@@ -21,7 +21,6 @@ use crate::{
 };
 
 pub(crate) mod children;
-mod cold_start;
 mod conditions;
 pub(crate) mod defaults;
 mod events;
@@ -71,6 +70,9 @@ pub(crate) struct Plan {
     /// The HTTPRoute, apart from the children as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) route: Option<Box<HttpRoute>>,
+    /// Children of the candidate, and the route, to delete.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) superfluous_apart: Vec<Superfluous>,
     /// Children to delete.
     pub(crate) superfluous: Vec<Superfluous>,
     pub(crate) status: AIInferenceStatus,
@@ -132,10 +134,21 @@ pub(crate) fn plan(observed: &Observed, defaults: &Defaults, now: Timestamp) -> 
     // With the grants, no doubt delays the deletions. What would need an answer is left to the next plan.
     let confirmed = |spec: &Result<ValidInference, Invalid>, seen: &Observed| match needs_newest(spec, seen) {
         true => unchanged(observed, &allowance),
-        false => plan_of(spec, seen, &allowance, defaults, now),
+        false => unraised(plan_of(spec, seen, &allowance, defaults, now), seen),
     };
     let unless_deleted = Some(Box::new(confirmed(&spec, observed)));
     Decision::Plan(Plan { deletions, unless_deleted, ..confirmed(&spec_for_left, &left) })
+}
+
+/// A plan that has not asked whether the candidate has an endpoint gives it no more requests.
+fn unraised(mut plan: Plan, observed: &Observed) -> Plan {
+    if plan.needs_endpoint {
+        let status = observed.inference.status.as_ref();
+        plan.route = None;
+        plan.status.canary = status.and_then(|status| status.canary.clone());
+        plan.requeue_after = Some(Duration::ZERO);
+    }
+    plan
 }
 
 /// The allowance of all these pods.
@@ -152,14 +165,14 @@ pub(crate) fn refused(
     now: Timestamp,
 ) -> Plan {
     match accepted(observed, defaults) {
-        Ok(valid) => of_refused(refusal, &valid, observed, &before.allowance, defaults, now),
+        Ok(valid) => of_refused(refusal, &valid, before, observed, defaults, now),
         Err(invalid) => rejected(&invalid, observed, &before.allowance, now),
     }
 }
 
 /// The spec, if pods may run with it.
 fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, Invalid> {
-    let valid = traffic::candidate::stable(&observed.inference)?;
+    let valid = traffic::promotion::stable(observed)?;
     let valid = defaults.own_account.is_not_used_by(valid)?;
     let valid = defaults.resolved(pod::has_room_for_volumes(valid)?);
     match &valid.tolerated {
@@ -183,7 +196,16 @@ fn is_behind(observed: &Observed) -> bool {
         let generation = deployment.generation.as_deref()?;
         generation.split('-').next()?.parse().ok()
     });
-    rendered > observed.inference.metadata.generation
+    // A promotion is in the status alone.
+    let status = observed.inference.status.as_ref();
+    let is_told = status.is_some_and(|status| status.promoted_revision.is_some());
+    let has_promoted = observed
+        .deployment
+        .as_ref()
+        .and_then(|deployment| deployment.generation.as_deref())
+        .is_some_and(|generation| generation.contains('-'));
+    let generation = observed.inference.metadata.generation;
+    rendered > generation || rendered == generation && has_promoted && !is_told
 }
 
 fn plan_of(
@@ -210,7 +232,7 @@ pub(crate) fn of_valid(
     let decided = decided(valid, observed, defaults, now);
     let assessment = conditions::of_valid(valid, observed, &decided, now);
     let traffic = match valid.pods.paused {
-        true => traffic::kept(None, observed),
+        true => traffic::kept(None, observed, now),
         false => traffic(valid, (&decided, &assessment), observed, defaults, now),
     };
     let assessment = assessment.with_traffic(&traffic.verdicts);
@@ -221,10 +243,10 @@ pub(crate) fn of_valid(
         [rollout.requeue_after, of_nodes, of_assessment, handover.requeue_after, traffic.requeue_after];
     let soonest = waits.into_iter().flatten().min();
     let mut events = events::of_change(observed.inference.status.as_ref(), &assessment);
-    events.extend(traffic.notes.iter().cloned());
     let mut facts = rollout.shortages;
     facts.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
     facts.extend(handover.fact.clone());
+    facts.extend(traffic.own_facts.iter().cloned());
     facts.extend(traffic.facts.iter().map(|fact| format!("{OF_CANDIDATE}{fact}")));
     let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
     let status = traffic.status(observed, status);
@@ -238,8 +260,15 @@ pub(crate) fn of_valid(
     }
     let Delayed { status, wait, fact } = status::delayed(observed, status, now);
     facts.extend(fact);
-    let logs = faults::logs_to_read(revision.pods, observed);
-    let written = status_only(observed, status, events, soonest.into_iter().chain(wait).min(), allowance);
+    let mut logs = faults::logs_to_read(revision.pods, observed);
+    logs.extend(traffic.logs.iter().cloned());
+    // The status is written last, and what was decided is done after that. Nothing that is watched may change in between.
+    let moves = traffic::moves(observed, &status);
+    if moves {
+        events.extend(traffic.notes.iter().cloned());
+    }
+    let soonest = soonest.into_iter().chain(wait).chain(moves.then_some(Duration::ZERO)).min();
+    let written = status_only(observed, status, events, soonest, allowance);
     let written = Plan { logs, facts: Some(facts), ..written };
     if valid.pods.paused {
         return released(written, observed, now);
@@ -248,7 +277,8 @@ pub(crate) fn of_valid(
     Plan {
         children: children(valid, &revision, observed, rollout.strategy, &handover),
         headless: children::service::headless(valid, &revision, observed).map(Box::new),
-        superfluous: superfluous(valid, observed, &handover).into_iter().chain(of_traffic).collect(),
+        superfluous: superfluous(valid, observed, &handover),
+        superfluous_apart: of_traffic,
         marks: handover.marks.into_iter().chain(marks).collect(),
         candidate,
         route: route.map(Box::new),
@@ -271,7 +301,7 @@ fn released(plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
 
 /// The plan for an invalid spec: children stay unchanged.
 fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: Timestamp) -> Plan {
-    let traffic = traffic::kept(None, observed);
+    let traffic = traffic::kept(None, observed, now);
     let assessment = conditions::of_invalid(invalid, observed).with_traffic(&traffic.verdicts);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
@@ -290,21 +320,27 @@ fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: 
 fn of_refused(
     refusal: &Refusal,
     valid: &ValidInference,
+    before: &Plan,
     observed: &Observed,
-    allowance: &Allowance,
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
+    let allowance = &before.allowance;
     let (refusal, wait) = refusal.clone().judged(&*observed.inference, defaults.refusal_retry, now);
     let decided = decided(valid, observed, defaults, now);
     let assessment = conditions::of_refused(&refusal, valid, observed, &decided, now);
-    // The route and the candidate were written all the same.
-    let traffic = traffic(valid, (&decided, &assessment), observed, defaults, now);
+    let traffic = traffic::kept(None, observed, now);
     let assessment = assessment.with_traffic(&traffic.verdicts);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
-    let status = traffic.status(observed, status);
+    // The route and the candidate were written as the plan before says.
+    let status = AIInferenceStatus {
+        canary: before.status.canary.clone(),
+        promoted_revision: before.status.promoted_revision.clone(),
+        min_stable_replicas: before.status.min_stable_replicas,
+        ..traffic.status(observed, status)
+    };
     let requeue_after = requeue_after(observed, allowance, now).into_iter().chain([wait]).min();
     released(status_only(observed, status, events, requeue_after, allowance), observed, now)
 }
@@ -343,7 +379,7 @@ fn status_only(
     allowance: &Allowance,
 ) -> Plan {
     let (deletions, unless_deleted, marks, children, headless) = Default::default();
-    let (superfluous, logs, facts, candidate, route) = Default::default();
+    let (superfluous, logs, facts, candidate, route, superfluous_apart) = Default::default();
     let allowance = allowance.clone();
     let digests = model::record(observed).map(Box::new);
     Plan {
@@ -355,6 +391,7 @@ fn status_only(
         digests,
         candidate,
         route,
+        superfluous_apart,
         superfluous,
         status,
         events,

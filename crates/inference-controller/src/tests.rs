@@ -25,7 +25,7 @@ use workload::{
 use crate::{
     Args, InferenceArgs, NAME, names,
     observe::Observed,
-    plan::{Doubt, Plan, children::Child, defaults::Defaults, of_valid, plan, traffic::candidate::stable},
+    plan::{Doubt, Plan, children::Child, defaults::Defaults, of_valid, plan, traffic::promotion::stable},
 };
 
 /// An AIInference called demo/chat.
@@ -227,7 +227,7 @@ impl Scene {
 
     /// The candidate of the spec exists, with these pods.
     pub(crate) fn candidate(&mut self, parts: &[&str]) {
-        let version = crate::plan::traffic::candidate::candidate(&self.observed.inference).expect("a canary");
+        let version = crate::versions::candidate(&self.observed.inference).expect("a canary");
         let mut scene = Self::new("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
         scene.observed.inference = Arc::new(version);
         self.observed.candidate = Some(Box::new(scene.observed));
@@ -263,7 +263,7 @@ impl Scene {
     }
 
     pub(crate) fn plan_with(&self, defaults: &Defaults, now: Timestamp) -> Plan {
-        let valid = stable(&self.observed.inference).expect("a valid spec");
+        let valid = stable(&self.observed).expect("a valid spec");
         let valid = defaults.resolved(valid);
         of_valid(&valid, &self.observed, &Allowance::default(), defaults, now)
     }

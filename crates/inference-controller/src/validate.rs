@@ -76,11 +76,10 @@ pub(crate) struct ValidInference {
 impl ValidInference {
     /// A promotion changes the template within one generation.
     pub(crate) fn generation_of_template(&self) -> String {
-        let suffix = match self.content {
-            Content::TopLevel => "",
-            Content::Promoted | Content::Kept => "-promoted",
-        };
-        format!("{}{suffix}", self.generation)
+        match self.content {
+            Content::TopLevel => self.generation.to_string(),
+            Content::Promoted | Content::Kept => format!("{}-{}", self.generation, self.spec_hash),
+        }
     }
 }
 

@@ -63,8 +63,9 @@ pub struct Gateway {
     /// Default: /v1, and /v2 with triton.
     #[serde(default)]
     #[schemars(length(max = 8), inner(length(min = 2, max = 256)))]
-    #[x_kube(validation = Rule::new(r"self.all(path, path.matches(r'^(/[-A-Za-z0-9._~]+)+$'))")
-        .message("must be paths such as /v1 or /chat/v1, without a slash at the end, and not / alone"))]
+    #[x_kube(validation = Rule::new(r"self.all(path, path.matches(r'^(/[-A-Za-z0-9_~][-A-Za-z0-9._~]*)+$') && \
+                            self.exists_one(other, other == path))")
+        .message("must be different paths such as /v1 or /chat/v1, without a slash at the end, and not / alone"))]
     pub path_prefixes: Vec<String>,
 
     /// Seconds after which the gateway ends a request. 0: never. A gateway with Envoy ends requests after 15 s unless the
@@ -297,6 +298,11 @@ pub struct CanaryStatus {
     /// When all gateways had accepted that it gets no requests any more. Its pods stay while requests may still run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draining_since: Option<Time>,
+
+    /// Value of approvedSteps that was given to the version before this one. It approves nothing until it changes.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub stale_approvals: i32,
 
     /// How often it lost its last ready pod while it had a share. After the third time it is rolled back.
     #[serde(default)]

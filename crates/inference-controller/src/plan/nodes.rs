@@ -257,7 +257,14 @@ mod tests {
         let observed = self::scene(LossKind::Unreachable, 12).observed();
         let valid = validate(&observed.inference).unwrap();
         let refusal = runtime::write::refusal::Refusal::Denied("no".into());
-        let plan = super::super::of_refused(&refusal, &valid, &observed, &nothing, &defaults(&[]), at(0));
+        let plan = super::super::of_refused(
+            &refusal,
+            &valid,
+            &super::super::of_valid(&valid, &observed, &nothing, &defaults(&[]), at(0)),
+            &observed,
+            &defaults(&[]),
+            at(0),
+        );
         assert_eq!(
             plan.requeue_after,
             Some(Duration::from_secs(18)),
@@ -280,7 +287,14 @@ mod tests {
         let valid = validate(&observed.inference).unwrap();
         let refusal = runtime::write::refusal::Refusal::Denied("no".into());
         let nothing = Allowance::default();
-        let refused = super::super::of_refused(&refusal, &valid, &observed, &nothing, &defaults(&[]), at(0));
+        let refused = super::super::of_refused(
+            &refusal,
+            &valid,
+            &super::super::of_valid(&valid, &observed, &nothing, &defaults(&[]), at(0)),
+            &observed,
+            &defaults(&[]),
+            at(0),
+        );
         assert_eq!(recorded(refused), ["b"]);
         scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
         let observed = scene.observed();

@@ -14,9 +14,9 @@ use workload::{
     templates::revision::Revision,
 };
 
+use self::cold_start::last_cold_start;
 use super::{
     children::service,
-    cold_start::last_cold_start,
     conditions::{Assessment, Counts},
     events::UNDER_WAY,
     metadata::selector,
@@ -24,6 +24,8 @@ use super::{
     revision::resolved,
 };
 use crate::{names::Track, observe::Observed, validate::ValidInference};
+
+mod cold_start;
 
 /// Measured numbers, such as free GPUs, change with every pod of the cluster. A status that differs only in them is
 /// written after this time.

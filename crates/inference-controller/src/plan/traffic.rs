@@ -2,7 +2,7 @@
 //!
 //! - `state.rs`: the canary as a state machine.
 //! - `route.rs`: the HTTPRoute, and what the gateways say about it.
-//! - `candidate.rs`: the version of the candidate.
+//! - `promotion.rs`: which version stable has after a promotion.
 //! - `report.rs`: conditions and events.
 
 use std::time::Duration;
@@ -21,6 +21,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use runtime::write::{conditions::Verdict, events::Note};
+use workload::faults::crashes::Log;
 
 use self::{
     route::{Answer, answer},
@@ -32,6 +33,7 @@ use super::{
     conditions::{self, Assessment, Decided},
     decided,
     defaults::Defaults,
+    faults,
     handover::Mark,
     metadata::metadata_of,
 };
@@ -42,7 +44,7 @@ use crate::{
     validate::{Invalid, ValidInference, owner},
 };
 
-pub(crate) mod candidate;
+pub(crate) mod promotion;
 pub(crate) mod report;
 mod route;
 mod state;
@@ -57,7 +59,11 @@ pub(super) struct Traffic {
     pub(super) superfluous: Vec<Superfluous>,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) notes: Vec<Note>,
+    /// Of the candidate.
     pub(super) facts: Vec<String>,
+    pub(super) own_facts: Vec<String>,
+    /// Of pods of the candidate that crash.
+    pub(super) logs: Vec<Log>,
     pub(super) canary: Option<CanaryStatus>,
     pub(super) promoted: Option<String>,
     pub(super) min_stable: Option<i32>,
@@ -86,7 +92,7 @@ pub(super) fn traffic(
     let valid = match (&inference.spec.canary, version) {
         (Some(_), Some(version)) => match accepted(version, defaults) {
             Ok(valid) => Some(ValidInference { track: Track::Canary, ..valid }),
-            Err(invalid) => return kept(Some(&invalid), observed),
+            Err(invalid) => return kept(Some(&invalid), observed, now),
         },
         (Some(_) | None, _) => None,
     };
@@ -98,8 +104,10 @@ pub(super) fn traffic(
     let rises = decision.share.weight > seen.route.unwrap_or_default().share.weight
         || decision.share.matches && !seen.route.unwrap_or_default().share.matches;
     let needs_endpoint = rises && observed.has_endpoint.is_none();
-    let lacks_endpoint = observed.has_endpoint == Some(false);
+    // The list of endpoints follows the pods, or could not be read.
+    let lacks_endpoint = rises && observed.has_endpoint == Some(false);
     let Next { status: canary, promoted, share, pods, wait } = decision;
+    let share = if lacks_endpoint { unraised(share, &seen) } else { share };
     let waits_for = lacks_endpoint.then_some(Duration::from_secs(1));
     let mut traffic = Traffic {
         route: rendered(observed, share),
@@ -123,9 +131,11 @@ pub(super) fn traffic(
             let budget = super::children::superfluous(&valid, version, &decided.handover);
             traffic.superfluous.extend(budget);
         }
+        traffic.logs = faults::logs_to_read(decided.revision.pods, version);
         let Decided { rollout, handover, .. } = decided;
         traffic.marks = handover.marks;
         traffic.facts = rollout.shortages.into_iter().chain(handover.fact).collect();
+        traffic.facts.extend(version.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
         let waits = [rollout.requeue_after, handover.requeue_after, assessment.requeue_after];
         traffic.requeue_after = waits.into_iter().flatten().chain(traffic.requeue_after).min();
         assessment
@@ -133,21 +143,26 @@ pub(super) fn traffic(
     if pods == Wanted::Deleted {
         traffic.superfluous.extend(version.into_iter().flat_map(all_children));
     }
-    traffic.verdicts = report::verdicts(observed, canary.as_ref(), assessment.as_ref());
+    let (verdicts, unanswered) = report::verdicts(observed, canary.as_ref(), assessment.as_ref(), now);
+    traffic.verdicts = verdicts;
+    traffic.requeue_after =
+        traffic.requeue_after.into_iter().chain(unanswered.as_ref().map(|(_, wait)| *wait)).min();
+    traffic.own_facts = unanswered.map(|(fact, _)| fact).into_iter().collect();
     traffic.notes = report::notes(before, canary.as_ref(), inference.spec.canary.as_ref());
     traffic.canary = canary;
     traffic
 }
 
 /// Where the versions cannot be told, the shares stay. A candidate that cannot answer gets no requests all the same.
-pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed) -> Traffic {
+pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestamp) -> Traffic {
     let name = observed.inference.metadata.name.as_deref().unwrap_or_default();
     let shared = route::seen(name, observed.route.as_ref()).share;
     let serves = observed.candidate.as_ref().is_some_and(|version| version.pods().any(|pod| pod.is_ready));
-    let share = if serves { shared } else { Share { weight: 0, matches: false, ..shared } };
+    let ends = observed.inference.spec.canary.as_ref().is_none_or(|canary| canary.abort);
+    let share = if serves && !ends { shared } else { Share { weight: 0, matches: false, ..shared } };
     let status = observed.inference.status.as_ref();
     let canary = status.and_then(|status| status.canary.clone());
-    let mut verdicts = report::verdicts(observed, canary.as_ref(), None);
+    let (mut verdicts, _) = report::verdicts(observed, canary.as_ref(), None, now);
     if let Some(invalid) = invalid {
         report::replace(&mut verdicts, report::invalid(invalid));
     }
@@ -200,7 +215,7 @@ fn seen(
             exists: version.has_children(),
             all: count(version.pods().count()),
             ready: count(ready),
-            has_endpoint: version.pods().any(|pod| pod.is_ready) && observed.has_endpoint != Some(false),
+            has_endpoint: version.pods().any(|pod| pod.is_ready),
         }
     });
     let drain = stable.drain_seconds.map(|seconds| Duration::from_secs(u64::from(seconds.unsigned_abs())));
@@ -218,6 +233,20 @@ fn seen(
             .map(|_| route::seen(&stable.name, observed.route.as_ref())),
         drain: drain.unwrap_or(DRAIN).max(SHORTEST_DRAIN),
     }
+}
+
+/// No more requests than it has.
+fn unraised(share: Share, seen: &Seen) -> Share {
+    let known = seen.route.unwrap_or_default().share;
+    Share { weight: share.weight.min(known.weight), matches: share.matches && known.matches, ..share }
+}
+
+/// Whether this status decides something that the next reconcile has to do.
+pub(super) fn moves(observed: &Observed, status: &AIInferenceStatus) -> bool {
+    let before = observed.inference.status.as_ref();
+    let of_canary = |canary: &CanaryStatus| CanaryStatus { replicas: 0, ready_replicas: 0, ..canary.clone() };
+    before.and_then(|before| before.canary.as_ref()).map(of_canary) != status.canary.as_ref().map(of_canary)
+        || before.and_then(|before| before.promoted_revision.as_ref()) != status.promoted_revision.as_ref()
 }
 
 fn count(pods: usize) -> i32 {

@@ -28,7 +28,14 @@ fn an_ownership_conflict_is_reported_and_retried() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.inference).unwrap();
     let refusal = Refusal::OwnershipConflict("Deployment demo/chat exists and has no owner".into());
-    let plan = of_refused(&refusal, &valid, &observed, &Allowance::default(), &defaults(&[]), at(0));
+    let plan = of_refused(
+        &refusal,
+        &valid,
+        &crate::plan::of_valid(&valid, &observed, &Allowance::default(), &defaults(&[]), at(0)),
+        &observed,
+        &defaults(&[]),
+        at(0),
+    );
     assert!(plan.children.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::OWNERSHIP_CONFLICT));
@@ -41,7 +48,14 @@ fn children_of_a_deleted_predecessor_are_waited_for() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.inference).unwrap();
     let leftover = Refusal::Leftover { deleted: Some(at(-90)), message: "is still there".into() };
-    let plan = of_refused(&leftover, &valid, &observed, &Allowance::default(), &defaults(&[]), at(0));
+    let plan = of_refused(
+        &leftover,
+        &valid,
+        &crate::plan::of_valid(&valid, &observed, &Allowance::default(), &defaults(&[]), at(0)),
+        &observed,
+        &defaults(&[]),
+        at(0),
+    );
     assert!(plan.children.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Pending));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::LOADING));
@@ -58,7 +72,14 @@ fn a_child_of_a_deleted_predecessor_that_is_not_deleted_in_time_is_a_conflict() 
     let valid = validate(&observed.inference).unwrap();
     for deleted in [Some(at(-91)), None] {
         let leftover = Refusal::Leftover { deleted, message: "Service demo/chat is still there".into() };
-        let plan = of_refused(&leftover, &valid, &observed, &Allowance::default(), &defaults(&[]), at(0));
+        let plan = of_refused(
+            &leftover,
+            &valid,
+            &crate::plan::of_valid(&valid, &observed, &Allowance::default(), &defaults(&[]), at(0)),
+            &observed,
+            &defaults(&[]),
+            at(0),
+        );
         let expected = ("False", reasons::OWNERSHIP_CONFLICT, "Service demo/chat is still there");
         assert_eq!(condition(&plan.status, conditions::READY), expected);
         assert_eq!(plan.requeue_after, Some(OVERDUE_RETRY));
@@ -73,8 +94,8 @@ fn a_denied_child_is_reported_with_the_api_servers_message_and_retried() {
     let plan = of_refused(
         &Refusal::Denied(words.into()),
         &valid,
+        &crate::plan::of_valid(&valid, &observed, &Allowance::default(), &defaults(&[]), at(0)),
         &observed,
-        &Allowance::default(),
         &defaults(&[]),
         at(0),
     );
@@ -91,8 +112,8 @@ fn a_child_refused_as_invalid_is_a_fault_of_the_spec() {
     let plan = of_refused(
         &Refusal::Invalid("no".into()),
         &valid,
+        &crate::plan::of_valid(&valid, &observed, &Allowance::default(), &defaults(&[]), at(0)),
         &observed,
-        &Allowance::default(),
         &defaults(&[]),
         at(0),
     );

@@ -281,8 +281,8 @@ fn an_announcement_is_made_once_even_if_the_change_is_denied() {
     let denied = of_refused(
         &Refusal::Denied("no".into()),
         &valid,
+        &crate::plan::of_valid(&valid, &observed, &Allowance::default(), &defaults(&[]), at(0)),
         &observed,
-        &Allowance::default(),
         &defaults(&[]),
         at(0),
     )

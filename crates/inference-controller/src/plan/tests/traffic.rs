@@ -34,7 +34,7 @@ fn condition(plan: &Plan, type_: &str) -> (String, String, String) {
 fn promoted() -> Scene {
     let mut scene = Scene::ready(1);
     edit(&mut scene, "{image: 'engine:2'}");
-    let revision = crate::plan::traffic::candidate::candidate(&scene.observed().inference)
+    let revision = crate::versions::candidate(&scene.observed().inference)
         .map(|version| crate::validate::validate(&version).unwrap().spec_hash);
     scene.observe(|observed| {
         let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
@@ -89,6 +89,19 @@ fn an_edit_of_a_promoted_candidate_takes_no_version_back_and_its_removal_does() 
     assert_eq!(image(&scene.plan()), "engine:2", "a typing error");
     scene.edit_spec(|spec| spec.canary = None);
     assert_ne!(image(&scene.plan()), "engine:2", "the promotion is taken back");
+}
+
+/// Nothing that is watched changes when the time of the last step is over.
+#[test]
+fn what_the_status_alone_decides_is_done_at_once() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2'}");
+    scene.candidate(&[READY]);
+    let plan = scene.plan();
+    assert_eq!(canary_of(&plan).phase, Some(CanaryPhase::Dark));
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::ZERO));
+    scene.write_status();
+    assert_ne!(scene.plan().requeue_after, Some(std::time::Duration::ZERO));
 }
 
 #[test]

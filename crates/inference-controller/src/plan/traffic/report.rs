@@ -1,13 +1,19 @@
 //! What conditions and events say about the route and the canary. Pure.
 
+use std::time::Duration;
+
 use api::{
+    aiinference::Phase,
     aiinference::traffic::{Canary, CanaryPhase, CanaryStatus},
     conditions, reasons,
 };
+use jiff::Timestamp;
 use runtime::write::{
     conditions::Verdict,
     events::{Note, Severity},
 };
+
+use workload::time::remaining;
 
 use super::{
     super::conditions::Assessment,
@@ -23,19 +29,42 @@ fn verdict(type_: &'static str, holds: bool, reason: &'static str, message: Stri
     Verdict { type_, holds, reason, message }
 }
 
+/// Conditions, and the fact that a route which was accepted has rules without an answer.
 pub(super) fn verdicts(
     observed: &Observed,
     canary: Option<&CanaryStatus>,
     assessment: Option<&Assessment>,
-) -> Vec<Verdict> {
+    now: Timestamp,
+) -> (Vec<Verdict>, Option<(String, Duration)>) {
     let spec = &observed.inference.spec;
-    let traffic = spec.gateway.as_ref().map(|_| traffic_ready(observed));
+    let mut traffic = spec.gateway.as_ref().map(|_| traffic_ready(observed));
+    let unanswered = traffic.as_ref().and_then(|verdict| unanswered(verdict, observed, now));
+    if unanswered.is_some()
+        && let Some(verdict) = &mut traffic
+    {
+        (verdict.holds, verdict.reason) = (true, reasons::ROUTE_ACCEPTED);
+    }
     let mut verdicts: Vec<Verdict> = traffic.into_iter().collect();
     if let Some(status) = canary {
         verdicts.push(progressing(observed, spec.canary.as_ref(), status, assessment));
-        verdicts.push(healthy(status));
+        verdicts.push(healthy(status, assessment));
     }
-    verdicts
+    (verdicts, unanswered)
+}
+
+/// A gateway needs some time for each change of its rules, and serves by the last ones meanwhile.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
+const UNANSWERED: &str = "the present rules of the route are not answered";
+
+/// A fact while the route may still be answered, and for how long.
+fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<(String, Duration)> {
+    let status = observed.inference.status.as_ref()?;
+    let mut known = status.conditions.iter().filter(|known| known.type_ == conditions::TRAFFIC_READY);
+    let was_accepted = known.any(|known| known.status == "True");
+    let is_missing = verdict.reason == reasons::ROUTE_NOT_OBSERVED && observed.route.is_some();
+    let since = observed.facts.get(UNANSWERED).copied().unwrap_or(now);
+    let wait = remaining(ANSWERED_WITHIN, since, now).filter(|_| was_accepted && is_missing)?;
+    Some((UNANSWERED.to_owned(), wait))
 }
 
 fn traffic_ready(observed: &Observed) -> Verdict {
@@ -99,7 +128,13 @@ fn progressing(
             } else {
                 format!("step {next}")
             };
-            let message = format!("{share}; {what} waits for spec.canary.approvedSteps: {next}");
+            let stale = match status.stale_approvals {
+                0 => String::new(),
+                stale => {
+                    format!("; {stale} was for the version before, set it to another value and then to this")
+                }
+            };
+            let message = format!("{share}; {what} waits for spec.canary.approvedSteps: {next}{stale}");
             says(true, reasons::AWAITING_APPROVAL, message)
         }
         Some(CanaryPhase::Promoting) => {
@@ -112,11 +147,17 @@ fn progressing(
                 .to_owned(),
         ),
         Some(CanaryPhase::RollingBack) => {
-            says(true, reasons::CANARY_ROLLING_BACK, "requests of the candidate end".to_owned())
+            let is_open = observed.route.as_ref().is_some_and(|route| answer(route) != Answer::Accepted);
+            let message = if is_open {
+                "all gateways have to accept that the candidate gets no requests; see TrafficReady"
+            } else {
+                "requests of the candidate end"
+            };
+            says(true, reasons::CANARY_ROLLING_BACK, message.to_owned())
         }
         Some(CanaryPhase::RolledBack) => {
             let why = status.last_rollback.as_ref().map(|rollback| &*rollback.message).unwrap_or_default();
-            let message = format!("{why}; change spec.canary to try again, or remove it");
+            let message = format!("{why}; change the version in spec.canary, or remove spec.canary");
             says(false, reasons::CANARY_ROLLED_BACK, message)
         }
         Some(CanaryPhase::Aborted) => {
@@ -143,7 +184,7 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
     says(true, reasons::CANARY_STARTING, message)
 }
 
-fn healthy(status: &CanaryStatus) -> Verdict {
+fn healthy(status: &CanaryStatus, assessment: Option<&Assessment>) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_HEALTHY, holds, reason, message);
     let rollback = status.last_rollback.as_ref().filter(|rollback| rollback.revision == status.revision);
     if let Some(rollback) = rollback {
@@ -151,6 +192,11 @@ fn healthy(status: &CanaryStatus) -> Verdict {
     }
     if status.phase == Some(CanaryPhase::Aborted) {
         return says(false, reasons::CANARY_ABORTED, "spec.canary.abort is set".to_owned());
+    }
+    let fails = assessment.filter(|assessment| assessment.phase == Phase::Failed);
+    let mut of_pods = fails.into_iter().flat_map(|assessment| &assessment.verdicts);
+    if let Some(ready) = of_pods.find(|verdict| verdict.type_ == conditions::READY && !verdict.holds) {
+        return says(false, reasons::CANDIDATE_UNREADY, format!("the candidate: {}", ready.message));
     }
     let is_lost =
         status.step > 0 && status.step_started_at.is_none() && status.lost > 0 && status.ready_replicas == 0;

@@ -102,8 +102,14 @@ pub(crate) fn next(
 ) -> Next {
     let next = decided(before, promoted, canary, seen, now);
     // A candidate that has replaced a promoted one in the spec leaves stable what it has.
-    let kept = || promoted.filter(|_| canary.is_some()).map(str::to_owned);
+    let is_kept = canary.is_some_and(|canary| !takes_back(before, canary));
+    let kept = || promoted.filter(|promoted| is_kept && *promoted == seen.stable).map(str::to_owned);
     Next { promoted: next.promoted.clone().or_else(kept), ..next }
+}
+
+/// An abort while stable gets the version of the candidate.
+fn takes_back(before: Option<&CanaryStatus>, canary: &Canary) -> bool {
+    canary.abort && before.is_some_and(|before| before.phase == Some(CanaryPhase::Promoting))
 }
 
 fn decided(
@@ -130,19 +136,24 @@ fn decided(
     };
     let is_promoted = promoted == Some(&*seen.revision);
     // Of a status that was lost, only the route is left. Its pods may have any version.
+    let takes_back = takes_back(before, canary);
     let lost = || CanaryStatus { served: shared(seen).is_known, ..CanaryStatus::default() };
     let before = before.cloned().unwrap_or_else(lost);
     if before.revision != seen.revision {
+        let before_revision = before.revision.clone();
         return match ended(before, CanaryPhase::RollingBack, seen, now) {
             // The pods of the version of before have no requests any more.
             Next { status, pods: Wanted::Deleted, .. } => {
+                let is_first = before_revision.is_empty();
                 let status = begun(status.and_then(|status| status.last_rollback), seen, now);
-                going_on(status, canary, seen, now)
+                // Approvals were given to the version before.
+                let stale_approvals = if is_first { 0 } else { canary.approved_steps };
+                going_on(CanaryStatus { stale_approvals, ..status }, canary, seen, now)
             }
             waiting => waiting,
         };
     }
-    if is_promoted {
+    if is_promoted && !takes_back {
         return promoting(before, canary, seen, now);
     }
     if is_rejected(&before) {
@@ -152,7 +163,8 @@ fn decided(
         let share = Share { weight: 0, matches: false, ..shared(seen) };
         let (step, step_started_at) = (0, None);
         let status = CanaryStatus { phase: Some(CanaryPhase::Aborted), step, step_started_at, ..before };
-        return told(status, share, Wanted::Replicas(canary.replicas), seen, None);
+        let pods = if seen.candidate.exists { Wanted::Kept } else { Wanted::Replicas(canary.replicas) };
+        return told(status, share, pods, seen, None);
     }
     going_on(before, canary, seen, now)
 }
@@ -296,13 +308,25 @@ impl Steps {
     }
 }
 
+/// While requests are taken from it, the candidate gets fewer pods only after all gateways have accepted that.
+fn scaled(replicas: i32, share: Share, seen: &Seen) -> Wanted {
+    let Route { share: stored, is_accepted } = seen.route.unwrap_or_default();
+    let may_come = stored.has_requests() || stored.is_known && !is_accepted;
+    let is_taken = may_come && !share.has_requests();
+    if is_taken && seen.candidate.all > replicas { Wanted::Kept } else { Wanted::Replicas(replicas) }
+}
+
 fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) -> Next {
     let steps = Steps::of(canary);
-    let before = CanaryStatus { draining_since: None, ..before };
+    let is_stale = before.stale_approvals == canary.approved_steps;
+    let stale_approvals = if is_stale { before.stale_approvals } else { 0 };
+    let approved_steps = if stale_approvals > 0 { 0 } else { canary.approved_steps };
+    let canary = &Canary { approved_steps, ..canary.clone() };
+    let before = CanaryStatus { draining_since: None, stale_approvals, ..before };
     if seen.is_stopped {
         let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
         let status = CanaryStatus { step, step_started_at, phase, ..before };
-        return told(status, without_requests(seen), Wanted::Replicas(0), seen, None);
+        return told(status, without_requests(seen), scaled(0, without_requests(seen), seen), seen, None);
     }
     if before.stable_revision != seen.stable {
         // It would be compared with a version that leaves.
@@ -310,7 +334,13 @@ fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) 
             if seen.stable_is_complete { seen.stable.clone() } else { before.stable_revision };
         let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
         let status = CanaryStatus { stable_revision, step, step_started_at, phase, ..before };
-        return told(status, without_requests(seen), Wanted::Replicas(canary.replicas), seen, None);
+        return told(
+            status,
+            without_requests(seen),
+            scaled(canary.replicas, without_requests(seen), seen),
+            seen,
+            None,
+        );
     }
     match steps.at(before.step) {
         Some(step) => in_step(before, step, &steps, canary, seen, now),
@@ -330,7 +360,7 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -
         && !canary.matches.is_empty()
         && (has_all || shared(seen).matches);
     let share = Share { weight: 0, matches, is_known: seen.route.is_some() && (known || is_ready) };
-    let pods = Wanted::Replicas(replicas);
+    let pods = scaled(replicas, share, seen);
     let status = |phase, step| CanaryStatus { phase: Some(phase), step, ..before.clone() };
     if !is_ready {
         return told(status(CanaryPhase::Starting, 0), share, pods, seen, None);
@@ -359,7 +389,6 @@ fn in_step(
     seen: &Seen,
     now: Timestamp,
 ) -> Next {
-    let pods = Wanted::Replicas(step.replicas);
     let before = CanaryStatus { step: step.number, ..before };
     if !seen.candidate.has_endpoint {
         let lost = before.lost + i32::from(before.step_started_at.is_some());
@@ -370,17 +399,26 @@ fn in_step(
                 format!("the candidate has lost its last ready pod {lost} times while it had a share");
             return rolled_back(rejected(status, reasons::CANDIDATE_UNREADY, message, now), seen, now);
         }
-        return told(status, without_requests(seen), pods, seen, None);
+        return told(
+            status,
+            without_requests(seen),
+            scaled(step.replicas, without_requests(seen), seen),
+            seen,
+            None,
+        );
     }
     let Some(route) = seen.route else {
         // The API server refuses a step without a gateway. An object that is older than the rule waits.
-        return told(before, Share::default(), pods, seen, None);
+        return told(before, Share::default(), Wanted::Replicas(step.replicas), seen, None);
     };
     let may_rise = route.is_accepted && route.share.is_known && seen.candidate.ready >= step.replicas;
     let weight = if may_rise { step.weight } else { step.weight.min(route.share.weight) };
     let share = Share { weight, matches: !canary.matches.is_empty(), is_known: true };
+    let pods = scaled(step.replicas, share, seen);
     let is_in_force = route.is_accepted && route.share.weight == step.weight;
-    let since = before.step_started_at.clone().or_else(|| is_in_force.then(|| whole_seconds(now)));
+    // A step with another share begins again.
+    let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);
+    let since = since.or_else(|| is_in_force.then(|| whole_seconds(now)));
     let status =
         CanaryStatus { step_started_at: since.clone(), phase: Some(CanaryPhase::Analysing), ..before };
     let (Some(since), true) = (since, is_in_force) else { return told(status, share, pods, seen, None) };

@@ -152,6 +152,13 @@ impl World {
         match (wanted, &self.pods) {
             (Wanted::Kept, _) | (Wanted::Deleted, None) => {}
             (Wanted::Replicas(replicas), Some((version, count))) if *version == revision => {
+                let share = self.route.share;
+                let may_come =
+                    self.gateway && !share.has_requests() && share.is_known && !self.route.is_accepted;
+                assert!(
+                    replicas >= *count || !may_come,
+                    "I4: fewer pods before the gateways send no more requests: {self:?}"
+                );
                 assert!(replicas >= *count || replicas > 0 || self.is_quiet(), "I4: scaled to 0: {self:?}");
                 self.ready = self.ready.min(replicas);
                 self.pods = Some((revision, replicas));
@@ -276,6 +283,37 @@ fn an_abort_takes_all_requests_at_once_and_keeps_the_pods() {
     world.canary = None;
     world.go_on(20, 60);
     assert_eq!((world.pods.clone(), world.status.clone()), (None, None));
+}
+
+#[test]
+fn an_abort_while_stable_gets_the_version_takes_it_back() {
+    let mut world = World::new(steps());
+    world.canary.as_mut().unwrap().approved_steps = 4;
+    world.go_on(14, 10);
+    world.stable_is_complete = false;
+    world.go_on(20, 10);
+    assert_eq!((world.phase(), world.promoted.as_deref()), (Some(CanaryPhase::Promoting), Some("v2")));
+    world.canary.as_mut().unwrap().abort = true;
+    world.reconcile(3);
+    assert_eq!(
+        (world.phase(), world.promoted.clone(), world.route.share.weight),
+        (Some(CanaryPhase::Aborted), None, 0)
+    );
+    assert_eq!(world.pods, Some(("v2".to_owned(), 3)), "its pods stay");
+}
+
+#[test]
+fn approvals_of_the_version_before_approve_nothing() {
+    let mut world = World::new(steps());
+    world.canary.as_mut().unwrap().approved_steps = 4;
+    world.go_on(60, 61);
+    assert_eq!(world.phase(), Some(CanaryPhase::Promoted), "approved when it was created");
+    world.content = 3;
+    world.go_on(30, 61);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::AwaitingApproval), 10));
+    world.canary.as_mut().unwrap().approved_steps = 2;
+    world.go_on(30, 61);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::AwaitingApproval), 100));
 }
 
 #[test]
@@ -449,6 +487,13 @@ proptest! {
         world.stable_is_complete = true;
         if let Some(canary) = &mut world.canary {
             canary.approved_steps = 4;
+        }
+        // Approvals of a version before count when they are given again.
+        for approved in [4, 0, 4] {
+            world.go_on(30, 61);
+            if let Some(canary) = &mut world.canary {
+                canary.approved_steps = approved;
+            }
         }
         world.go_on(60, 61);
         let rests = match world.phase() {
