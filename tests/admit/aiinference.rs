@@ -553,8 +553,8 @@ async fn a_route_is_told_from_others_by_host_or_path() {
             case(
                 "gateway.pathPrefixes",
                 path,
-                gateway(json!({"pathPrefixes": ["/a", "/a"]})),
-                gateway(json!({"pathPrefixes": ["/a", "/b"]})),
+                gateway(json!({"pathPrefixes": ["/a/v1", "/a/v1"]})),
+                gateway(json!({"pathPrefixes": ["/a/v1", "/v1/models"]})),
             ),
             case(
                 "gateway.pathPrefixes",
@@ -594,8 +594,8 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
         vec![
             case("canary", "must differ from the top level", canary(json!({"image": null})), canary(json!({"args": []}))),
             case(
-                "canary",
-                "set spec.gateway, or neither weightPercent nor steps nor match",
+                "gateway",
+                "is required by canary.weightPercent, canary.steps and canary.match",
                 json!({"canary": {"image": "engine:2", "weightPercent": 10}}),
                 json!({"canary": {"image": "engine:2"}}),
             ),
@@ -633,7 +633,7 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
                 "canary",
                 "pathPrefixes times (match + 1) must be at most 16",
                 json!({
-                    "gateway": {"name": "public", "hostnames": ["a"], "pathPrefixes": ["/a", "/b", "/c", "/d"]},
+                    "gateway": {"name": "public", "hostnames": ["a"], "pathPrefixes": ["/a/v1", "/b/v1", "/c/v1", "/d/v1"]},
                     "canary": {"image": "e:2", "match": vec![json!({"header": "x-beta", "value": "1"}); 4]},
                 }),
                 canary(json!({"match": [{"header": "x-beta", "value": "1"}]})),

@@ -95,8 +95,8 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     validation = Rule::new(
         "!has(self.canary) || has(self.gateway) || \
          (self.canary.weightPercent == 0 && size(self.canary.steps) == 0 && size(self.canary.match) == 0)"
-    ).message("is required for a share of the requests: set spec.gateway, or neither weightPercent nor steps nor match")
-        .field_path(".canary").reason(Reason::FieldValueRequired),
+    ).message("is required by canary.weightPercent, canary.steps and canary.match")
+        .field_path(".gateway").reason(Reason::FieldValueRequired),
     validation = Rule::new(
         "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16"
     ).message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")

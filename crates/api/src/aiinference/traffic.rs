@@ -59,13 +59,14 @@ pub struct Gateway {
     pub hostnames: Vec<String>,
 
     /// Paths of the requests, at most 8. A longer path that ends with /v1 or /v2, such as /chat/v1, reaches the engine without
-    /// what is before that. Others are not changed. Paths outside of them are not served: engines have dangerous ones.
+    /// what is before that. Each has a part /v1 or /v2. Paths outside of them are not served: engines have dangerous ones.
     /// Default: /v1, and /v2 with triton.
     #[serde(default)]
     #[schemars(length(max = 8), inner(length(min = 2, max = 256)))]
-    #[x_kube(validation = Rule::new(r"self.all(path, path.matches(r'^(/[-A-Za-z0-9_~][-A-Za-z0-9._~]*)+$') && \
-                            self.exists_one(other, other == path))")
-        .message("must be different paths such as /v1 or /chat/v1, without a slash at the end, and not / alone"))]
+    #[x_kube(validation = Rule::new(concat!(
+        r"self.all(path, path.matches(r'^(/[-A-Za-z0-9_~][-A-Za-z0-9._~]*)*/v[12](/[-A-Za-z0-9_~][-A-Za-z0-9._~]*)*$') && ",
+        "self.exists_one(other, other == path))"
+    )).message("must be different paths with /v1 or /v2, such as /v1 or /chat/v1, without a slash at the end"))]
     pub path_prefixes: Vec<String>,
 
     /// Seconds after which the gateway ends a request. 0: never. A gateway with Envoy ends requests after 15 s unless the

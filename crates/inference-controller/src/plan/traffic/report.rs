@@ -43,6 +43,7 @@ pub(super) fn verdicts(
         && let Some(verdict) = &mut traffic
     {
         (verdict.holds, verdict.reason) = (true, reasons::ROUTE_ACCEPTED);
+        "accepted; the last change is not answered yet".clone_into(&mut verdict.message);
     }
     let mut verdicts: Vec<Verdict> = traffic.into_iter().collect();
     if let Some(status) = canary {
@@ -131,7 +132,7 @@ fn progressing(
             let stale = match status.stale_approvals {
                 0 => String::new(),
                 stale => {
-                    format!("; {stale} was for the version before, set it to another value and then to this")
+                    format!("; {stale} was for the version before and does not count, set 0 first")
                 }
             };
             let message = format!("{share}; {what} waits for spec.canary.approvedSteps: {next}{stale}");
@@ -157,7 +158,9 @@ fn progressing(
         }
         Some(CanaryPhase::RolledBack) => {
             let why = status.last_rollback.as_ref().map(|rollback| &*rollback.message).unwrap_or_default();
-            let message = format!("{why}; change the version in spec.canary, or remove spec.canary");
+            let message = format!(
+                "{why}; change the version in spec.canary, or remove spec.canary and set it again once it is gone"
+            );
             says(false, reasons::CANARY_ROLLED_BACK, message)
         }
         Some(CanaryPhase::Aborted) => {
@@ -177,9 +180,14 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
     let message = match &observed.route {
         _ if observed.inference.spec.gateway.is_none() => "the candidate is ready".to_owned(),
         Some(route) if answer(route) == Answer::Accepted => {
-            format!("stable has to be complete before step {}", status.step.saturating_add(1))
+            format!(
+                "all replicas of stable have to be ready with one version before step {}",
+                status.step.saturating_add(1)
+            )
         }
-        Some(_) | None => "the route has to be accepted with the candidate".to_owned(),
+        Some(_) | None => {
+            "the gateways have to accept the route with the candidate; see TrafficReady".to_owned()
+        }
     };
     says(true, reasons::CANARY_STARTING, message)
 }

@@ -186,3 +186,120 @@ pub(super) fn address(inference: &AIInference, gateway: &Gateway) -> Option<Stri
     let prefix = prefixes(inference.spec.engine, gateway).into_iter().next()?;
     Some(format!("{host}{prefix}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::tests::inference;
+
+    fn rendered(gateway: &str, canary: &str, share: Share) -> HttpRoute {
+        let spec = format!(
+            "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, gateway: {gateway}, canary: {canary}}}"
+        );
+        let inference = inference(&spec);
+        let metadata = ObjectMeta {
+            name: Some("chat".into()),
+            namespace: Some("demo".into()),
+            generation: Some(3),
+            ..ObjectMeta::default()
+        };
+        route(&inference, inference.spec.gateway.as_ref().unwrap(), share, metadata)
+    }
+
+    const GATEWAY: &str = "{name: public, hostnames: [chat.example.com]}";
+
+    fn weights(rule: &Rule) -> Vec<(&str, i32)> {
+        rule.backend_refs.iter().map(|backend| (&*backend.name, backend.weight)).collect()
+    }
+
+    #[test]
+    fn a_path_before_the_root_of_the_api_is_taken_off() {
+        let gateway = "{name: public, pathPrefixes: [/chat/v1, /v1/models], hostnames: [a]}";
+        let route = rendered(gateway, "{image: 'e:2'}", Share::default());
+        let replaced = |rule: &Rule| {
+            rule.filters.first().map(|filter| filter.url_rewrite.path.replace_prefix_match.clone())
+        };
+        let paths: Vec<_> =
+            route.spec.rules.iter().map(|rule| (&*rule.matches[0].path.value, replaced(rule))).collect();
+        assert_eq!(paths, [("/chat/v1", Some("/v1".to_owned())), ("/v1/models", None)]);
+    }
+
+    #[test]
+    fn headers_lead_to_the_candidate_before_the_share_is_drawn() {
+        let share = Share { weight: 30, matches: true, is_known: true };
+        let route = rendered(GATEWAY, "{image: 'e:2', match: [{header: x-beta, value: '1'}]}", share);
+        let [of_header, shared] = &route.spec.rules[..] else { panic!("{route:?}") };
+        assert_eq!(of_header.matches[0].headers[0].name, "x-beta");
+        assert_eq!(weights(of_header), [("chat-canary", 100)]);
+        assert_eq!(weights(shared), [("chat", 70), ("chat-canary", 30)]);
+        assert!(shared.matches[0].headers.is_empty() && shared.timeouts.request == "0s");
+        assert_eq!(seen("chat", Some(&route)).share, share, "what is written is what is read");
+        let without = rendered(GATEWAY, "{image: 'e:2'}", Share::default());
+        assert_eq!(weights(&without.spec.rules[0]), [("chat", 100)]);
+        assert_eq!(seen("chat", Some(&without)).share, Share::default());
+    }
+
+    /// The route with what gateways say: name, namespace of the reference, generation, and conditions.
+    fn answered(gateway: &str, said: &[(&str, Option<&str>, i64, &[(&str, &str)])]) -> Answer {
+        let mut route = rendered(gateway, "{image: 'e:2'}", Share::default());
+        let condition = |generation: i64, (type_, status): &(&str, &str)| {
+            json!({"type": type_, "status": status, "reason": "R", "message": "m", "observedGeneration": generation,
+                "lastTransitionTime": "2026-01-01T12:00:00Z"})
+        };
+        let parents: Vec<Value> = said
+            .iter()
+            .map(|(name, namespace, generation, conditions)| {
+                let conditions: Vec<Value> =
+                    conditions.iter().map(|known| condition(*generation, known)).collect();
+                json!({"parentRef": {"name": name, "namespace": namespace}, "conditions": conditions})
+            })
+            .collect();
+        route.status = serde_json::from_value(json!({"parents": parents})).unwrap();
+        answer(&route)
+    }
+
+    const GOOD: &[(&str, &str)] = &[("Accepted", "True"), ("ResolvedRefs", "True")];
+
+    #[test]
+    fn a_route_is_accepted_when_each_gateway_says_so_of_its_present_rules() {
+        let two = "{name: public, hostnames: [a], more: [{name: inside, namespace: net}]}";
+        let inside = ("inside", Some("net"), 3, GOOD);
+        assert_eq!(answered(two, &[("public", None, 3, GOOD), inside]), Answer::Accepted);
+        assert_eq!(
+            answered(two, &[("public", Some("demo"), 3, GOOD), inside]),
+            Answer::Accepted,
+            "a default"
+        );
+        assert_eq!(answered(two, &[inside]), Answer::Missing, "one has not answered");
+        assert_eq!(answered(two, &[("public", None, 2, GOOD), inside]), Answer::Missing, "of older rules");
+        assert_eq!(
+            answered(two, &[("public", Some("other"), 3, GOOD), inside]),
+            Answer::Missing,
+            "another Gateway"
+        );
+        assert_eq!(answered(GATEWAY, &[]), Answer::Missing);
+        assert_eq!(answered(GATEWAY, &[("public", None, 3, &[("Accepted", "True")])]), Answer::Missing);
+    }
+
+    #[test]
+    fn what_one_gateway_refuses_is_refused_with_its_words() {
+        let refused =
+            |conditions: &[(&str, &str)]| match answered(GATEWAY, &[("public", None, 3, conditions)]) {
+                Answer::Refused { reason, message } => (reason, message),
+                other => panic!("{other:?}"),
+            };
+        let words = "Gateway public: m (R)".to_owned();
+        assert_eq!(
+            refused(&[("Accepted", "False"), ("ResolvedRefs", "True")]),
+            ("RouteRejected", words.clone())
+        );
+        assert_eq!(
+            refused(&[("Accepted", "True"), ("ResolvedRefs", "False")]),
+            ("BackendNotResolved", words.clone())
+        );
+        let partly = [("Accepted", "True"), ("ResolvedRefs", "True"), ("PartiallyInvalid", "True")];
+        assert_eq!(refused(&partly), ("RouteRejected", words));
+    }
+}
