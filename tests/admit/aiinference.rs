@@ -516,7 +516,7 @@ async fn a_route_is_told_from_others_by_host_or_path() {
         json!({"gateway": gateway})
     };
     let hidden = "needs hostnames, or pathPrefixes other than /v1 and /v2";
-    let path = "must be paths such as /v1";
+    let path = "must be different paths with /v1 or /v2";
     check::<AIInference>(
         base(),
         vec![
