@@ -241,8 +241,11 @@ mod tests {
         assert_eq!(seen("chat", Some(&without)).share, Share::default());
     }
 
-    /// The route with what gateways say: name, namespace of the reference, generation, and conditions.
-    fn answered(gateway: &str, said: &[(&str, Option<&str>, i64, &[(&str, &str)])]) -> Answer {
+    /// Name and namespace of the reference, generation, and conditions.
+    type Said<'a> = (&'a str, Option<&'a str>, i64, &'a [(&'a str, &'a str)]);
+
+    /// The route with what gateways say.
+    fn answered(gateway: &str, said: &[Said<'_>]) -> Answer {
         let mut route = rendered(gateway, "{image: 'e:2'}", Share::default());
         let condition = |generation: i64, (type_, status): &(&str, &str)| {
             json!({"type": type_, "status": status, "reason": "R", "message": "m", "observedGeneration": generation,
