@@ -241,7 +241,10 @@ async fn note_apart(
     let refusal = match written.map_err(Refusal::of) {
         Ok(written) => {
             let Written::Contested(contest) = written else {
-                ctx.apart.heal(uid(inference), what);
+                if ctx.apart.heal(uid(inference), what) {
+                    // A condition has said so.
+                    done.contest = Some(Duration::ZERO);
+                }
                 return;
             };
             done.contest = done.contest.into_iter().chain([contest.wait]).min();
@@ -300,8 +303,10 @@ impl Apart {
         known.insert(key, complaint.clone()).as_ref() != Some(&complaint)
     }
 
-    fn heal(&self, uid: &str, what: &'static str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(uid.to_owned(), what));
+    /// Whether there was a complaint.
+    fn heal(&self, uid: &str, what: &'static str) -> bool {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&(uid.to_owned(), what)).is_some()
     }
 }
 

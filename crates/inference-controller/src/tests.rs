@@ -238,6 +238,7 @@ impl Scene {
         });
         let version = self.observed.candidate.as_mut().expect("a candidate");
         version.deployment = found.map(|stored| serde_json::from_value(stored).expect("a Deployment"));
+        version.service = Some(ObjectMeta::default());
         version.deployed = Some(parts.iter().map(|parts| Arc::new(pod(parts))).collect());
     }
 

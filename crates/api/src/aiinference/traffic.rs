@@ -305,6 +305,12 @@ pub struct CanaryStatus {
     #[schemars(range(min = 0))]
     pub stale_approvals: i32,
 
+    /// Value of approvedSteps with which the candidate becomes stable. With fewer steps it falls, and approvals have to be given
+    /// again.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub approvals_needed: i32,
+
     /// How often it lost its last ready pod while it had a share. After the third time it is rolled back.
     #[serde(default)]
     #[schemars(range(min = 0))]

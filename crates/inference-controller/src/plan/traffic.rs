@@ -153,12 +153,13 @@ pub(super) fn traffic(
     traffic
 }
 
-/// Where the versions cannot be told, the shares stay. A candidate that cannot answer gets no requests all the same.
+/// For an invalid or paused object the shares stay. A candidate without a ready pod gets no requests.
 pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestamp) -> Traffic {
     let name = observed.inference.metadata.name.as_deref().unwrap_or_default();
     let shared = route::seen(name, observed.route.as_ref()).share;
     let serves = observed.candidate.as_ref().is_some_and(|version| version.pods().any(|pod| pod.is_ready));
-    let ends = observed.inference.spec.canary.as_ref().is_none_or(|canary| canary.abort);
+    let stable_serves = observed.pods().any(|pod| pod.is_ready);
+    let ends = observed.inference.spec.canary.as_ref().map_or(stable_serves, |canary| canary.abort);
     let share = if serves && !ends { shared } else { Share { weight: 0, matches: false, ..shared } };
     let status = observed.inference.status.as_ref();
     let canary = status.and_then(|status| status.canary.clone());
@@ -215,7 +216,8 @@ fn seen(
             exists: version.has_children(),
             all: count(version.pods().count()),
             ready: count(ready),
-            has_endpoint: version.pods().any(|pod| pod.is_ready),
+            // Endpoints are asked by the name of the Service, which may be that of another owner.
+            has_endpoint: version.service.is_some() && version.pods().any(|pod| pod.is_ready),
         }
     });
     let drain = stable.drain_seconds.map(|seconds| Duration::from_secs(u64::from(seconds.unsigned_abs())));
@@ -223,6 +225,7 @@ fn seen(
         revision: of_candidate.map(|(valid, _)| valid.spec_hash.clone()).unwrap_or_default(),
         stable: stable.spec_hash.clone(),
         is_stopped: stable.replicas == 0,
+        stable_has_endpoint: observed.pods().any(|pod| pod.is_ready),
         stable_is_complete: is_only && stable.replicas > 0 && counts.updated_ready >= stable.replicas,
         candidate: pods.unwrap_or_default(),
         route: observed
@@ -276,6 +279,8 @@ fn is_under_way(canary: &CanaryStatus) -> bool {
 fn rendered(observed: &Observed, share: Share) -> Option<HttpRoute> {
     let inference = &observed.inference;
     let gateway = inference.spec.gateway.as_ref().filter(|_| !observed.has_no_routes)?;
+    // A Service of that name may belong to another owner.
+    observed.route.as_ref().map(drop).or(observed.service.as_ref().map(drop))?;
     let (namespace, name) = (inference.metadata.namespace.as_deref()?, inference.metadata.name.as_deref()?);
     let metadata = metadata_of(namespace, name, owner(inference).ok()?, names::route(name));
     Some(route::route(inference, gateway, share, metadata))

@@ -144,3 +144,17 @@ fn a_gateway_that_the_cluster_does_not_know_is_said_and_the_service_is_not_ready
     let (status, reason, _) = condition(&plan, "Ready");
     assert_eq!((&*status, &*reason), ("False", "GatewayAPINotInstalled"));
 }
+
+/// Endpoints are found by the name of a Service, which may be that of another owner.
+#[test]
+fn a_service_of_another_owner_gets_no_requests() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2', weightPercent: 30}");
+    scene.candidate(&[READY]);
+    assert!(scene.plan().route.is_none(), "stable has no Service of its own");
+    scene.observe(|observed| observed.service = Some(Default::default()));
+    let backends = |scene: &Scene| scene.plan().route.unwrap().spec.rules[0].backend_refs.len();
+    assert_eq!(backends(&scene), 2);
+    scene.observe(|observed| observed.candidate.as_mut().unwrap().service = None);
+    assert_eq!(backends(&scene), 1, "the candidate has none");
+}

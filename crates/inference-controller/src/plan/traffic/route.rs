@@ -127,7 +127,7 @@ pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
                 share.matches |= backend.weight > 0;
             } else {
                 share.is_known = true;
-                share.weight = share.weight.max(backend.weight);
+                share.weight = share.weight.max(backend.weight.clamp(0, 100));
             }
         }
     }

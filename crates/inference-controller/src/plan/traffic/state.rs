@@ -24,8 +24,10 @@ pub(crate) struct Seen {
     pub(crate) revision: String,
     /// Hash of the version that stable should have.
     pub(crate) stable: String,
-    /// Stable has no replicas: nobody is served.
+    /// Stable has no replicas.
     pub(crate) is_stopped: bool,
+    /// Stable has a ready pod.
+    pub(crate) stable_has_endpoint: bool,
     /// All replicas of stable are ready and have that version.
     pub(crate) stable_is_complete: bool,
     pub(crate) candidate: Pods,
@@ -148,7 +150,7 @@ fn decided(
                 let status = begun(status.and_then(|status| status.last_rollback), seen, now);
                 // Approvals were given to the version before.
                 let stale_approvals = if is_first { 0 } else { canary.approved_steps };
-                going_on(CanaryStatus { stale_approvals, ..status }, canary, seen, now)
+                decided(Some(&CanaryStatus { stale_approvals, ..status }), promoted, Some(canary), seen, now)
             }
             waiting => waiting,
         };
@@ -205,11 +207,20 @@ fn told(status: CanaryStatus, share: Share, pods: Wanted, seen: &Seen, wait: Opt
     Next { status: Some(status), promoted: None, share, pods, wait }
 }
 
+/// The candidate answers requests, and no pod of stable can.
+fn is_needed(seen: &Seen) -> bool {
+    let has_share = shared(seen).has_requests();
+    has_share && seen.candidate.has_endpoint && !seen.stable_has_endpoint && !seen.is_stopped
+}
+
 /// Takes the requests from the candidate, waits until they have ended, and then removes it.
 fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) -> Next {
     let before = CanaryStatus { phase: Some(phase), step_started_at: None, ..before };
     let Route { share, is_accepted } = seen.route.unwrap_or_default();
     let known = Share { is_known: share.is_known, ..Share::default() };
+    if is_needed(seen) {
+        return told(CanaryStatus { draining_since: None, ..before }, share, Wanted::Kept, seen, None);
+    }
     if share.has_requests() || share.is_known && before.served && !is_accepted {
         return told(CanaryStatus { draining_since: None, ..before }, known, Wanted::Kept, seen, None);
     }
@@ -237,8 +248,15 @@ fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp)
         };
     }
     let step = Steps::of(canary).at(before.step);
-    let share = if seen.candidate.has_endpoint { shared(seen) } else { without_requests(seen) };
+    let share = match step {
+        _ if !seen.candidate.has_endpoint || seen.is_stopped => without_requests(seen),
+        Some(step) => share_of(step, canary, seen),
+        None => shared(seen),
+    };
     let status = CanaryStatus { phase: Some(CanaryPhase::Promoting), ..before };
+    if seen.is_stopped {
+        return Next { promoted, ..told(status, share, scaled(0, share, seen), seen, None) };
+    }
     let replicas = step.map_or(canary.replicas, |step| step.replicas);
     Next { promoted, ..told(status, share, Wanted::Replicas(replicas), seen, None) }
 }
@@ -319,10 +337,17 @@ fn scaled(replicas: i32, share: Share, seen: &Seen) -> Wanted {
 fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) -> Next {
     let steps = Steps::of(canary);
     let is_stale = before.stale_approvals == canary.approved_steps;
-    let stale_approvals = if is_stale { before.stale_approvals } else { 0 };
+    // With fewer steps, approvals of steps would be one of the promotion.
+    let is_shorter = steps.promotes < before.approvals_needed;
+    let stale_approvals = match (is_shorter, is_stale) {
+        (true, _) => canary.approved_steps,
+        (false, true) => before.stale_approvals,
+        (false, false) => 0,
+    };
     let approved_steps = if stale_approvals > 0 { 0 } else { canary.approved_steps };
     let canary = &Canary { approved_steps, ..canary.clone() };
-    let before = CanaryStatus { draining_since: None, stale_approvals, ..before };
+    let before =
+        CanaryStatus { draining_since: None, stale_approvals, approvals_needed: steps.promotes, ..before };
     if seen.is_stopped {
         let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
         let status = CanaryStatus { step, step_started_at, phase, ..before };
@@ -334,6 +359,9 @@ fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) 
             if seen.stable_is_complete { seen.stable.clone() } else { before.stable_revision };
         let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
         let status = CanaryStatus { stable_revision, step, step_started_at, phase, ..before };
+        if is_needed(seen) {
+            return told(status, shared(seen), Wanted::Kept, seen, None);
+        }
         return told(
             status,
             without_requests(seen),
@@ -381,6 +409,14 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -
     told(status(CanaryPhase::Analysing, first.number), share, pods, seen, None)
 }
 
+/// The share of a step. It rises only when the gateways have accepted the rules of before, and all pods are ready.
+fn share_of(step: Step, canary: &Canary, seen: &Seen) -> Share {
+    let Route { share, is_accepted } = seen.route.unwrap_or_default();
+    let may_rise = is_accepted && share.is_known && seen.candidate.ready >= step.replicas;
+    let weight = if may_rise { step.weight } else { step.weight.min(share.weight) };
+    Share { weight, matches: !canary.matches.is_empty() && share.is_known, is_known: seen.route.is_some() }
+}
+
 fn in_step(
     before: CanaryStatus,
     step: Step,
@@ -411,9 +447,7 @@ fn in_step(
         // The API server refuses a step without a gateway. An object that is older than the rule waits.
         return told(before, Share::default(), Wanted::Replicas(step.replicas), seen, None);
     };
-    let may_rise = route.is_accepted && route.share.is_known && seen.candidate.ready >= step.replicas;
-    let weight = if may_rise { step.weight } else { step.weight.min(route.share.weight) };
-    let share = Share { weight, matches: !canary.matches.is_empty(), is_known: true };
+    let share = share_of(step, canary, seen);
     let pods = scaled(step.replicas, share, seen);
     let is_in_force = route.is_accepted && route.share.weight == step.weight;
     // A step with another share begins again.

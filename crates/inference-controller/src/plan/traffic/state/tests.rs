@@ -22,6 +22,7 @@ struct World {
     /// Pods are about to come up.
     is_sound: bool,
     stable_is_complete: bool,
+    stable_serves: bool,
     now: i64,
     /// When requests ended, by what the gateways accepted.
     quiet_since: Option<i64>,
@@ -58,6 +59,7 @@ impl World {
             ready: 0,
             is_sound: true,
             stable_is_complete: true,
+            stable_serves: true,
             now: 0,
             quiet_since: Some(0),
             has_served: false,
@@ -75,6 +77,7 @@ impl World {
             revision: self.revision(),
             stable: promoted.unwrap_or_else(|| format!("v{}", self.stable)),
             is_stopped: false,
+            stable_has_endpoint: self.stable_serves,
             stable_is_complete: self.stable_is_complete,
             candidate: Pods {
                 exists: self.pods.is_some(),
@@ -300,6 +303,58 @@ fn an_abort_while_stable_gets_the_version_takes_it_back() {
         (Some(CanaryPhase::Aborted), None, 0)
     );
     assert_eq!(world.pods, Some(("v2".to_owned(), 3)), "its pods stay");
+}
+
+/// Promoting, with all requests at the candidate: stable's only pod is replaced.
+fn promoting_without_stable() -> World {
+    let mut world = World::new(steps());
+    world.canary.as_mut().unwrap().approved_steps = 4;
+    world.go_on(14, 10);
+    (world.stable_is_complete, world.stable_serves) = (false, false);
+    world.go_on(20, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Promoting), 100));
+    world
+}
+
+#[test]
+fn a_candidate_keeps_its_requests_while_no_pod_of_stable_can_answer_them() {
+    let edits: [fn(&mut World); 2] = [|world| world.canary = None, |world| world.content = 9];
+    for edit in edits {
+        let mut world = promoting_without_stable();
+        edit(&mut world);
+        world.go_on(5, 10);
+        assert_eq!(world.route.share.weight, 100);
+        world.stable_serves = true;
+        world.go_on(1, 10);
+        assert_eq!(world.route.share.weight, 0);
+    }
+}
+
+#[test]
+fn a_candidate_that_is_ready_again_gets_its_share_of_a_promotion_back() {
+    let mut world = promoting_without_stable();
+    world.ready = 0;
+    world.reconcile(3);
+    assert_eq!(world.route.share.weight, 0);
+    world.go_on(3, 10);
+    assert_eq!(world.route.share.weight, 100);
+}
+
+#[test]
+fn fewer_steps_make_no_approval_of_a_step_one_of_the_promotion() {
+    for shorter in
+        [json!({"weightPercent": 10}), json!({}), json!({"steps": [{"weightPercent": 10, "minSeconds": 60}]})]
+    {
+        let mut world = World::new(steps());
+        world.canary.as_mut().unwrap().approved_steps = 2;
+        world.go_on(5, 10);
+        world.canary = Some(Canary { approved_steps: 2, ..canary(&shorter) });
+        world.go_on(30, 61);
+        assert_eq!(world.promoted, None, "{shorter}");
+        world.canary.as_mut().unwrap().approved_steps = 3;
+        world.go_on(30, 61);
+        assert_eq!(world.phase(), Some(CanaryPhase::Promoted), "{shorter}");
+    }
 }
 
 #[test]
