@@ -305,7 +305,7 @@ pub const SCALE_DOWN_LIMIT: &str = "ScaleDownLimit";
 pub const ROUTE_ACCEPTED: &str = "RouteAccepted";
 /// The cluster has no HTTPRoutes.
 pub const GATEWAY_API_NOT_INSTALLED: &str = "GatewayAPINotInstalled";
-/// No gateway has said anything about the route: the Gateway may not exist, or nobody serves its class.
+/// No gateway has answered for the route: the Gateway does not exist, or no controller serves its class.
 pub const ROUTE_NOT_OBSERVED: &str = "RouteNotObserved";
 /// A gateway does not accept the route; the message is the gateway's.
 pub const ROUTE_REJECTED: &str = "RouteRejected";

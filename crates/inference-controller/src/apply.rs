@@ -268,9 +268,12 @@ async fn note_apart(
         Refusal::Invalid(_) => reasons::INVALID_SPEC,
         Refusal::Denied(_) => reasons::DENIED,
     };
+    let reason_before = ctx.apart.of(uid(inference)).remove(what).map(|(reason, _)| reason);
     if ctx.apart.is_new(uid(inference), what, (reason, message.clone())) {
-        // A condition may say so, too.
-        done.contest = Some(Duration::ZERO);
+        if reason_before != Some(reason) {
+            // A condition may say so, too. The words of a webhook may differ each time.
+            done.contest = Some(Duration::ZERO);
+        }
         let note = Note { severity: Severity::Warning, reason, message };
         ctx.recorder.publish(inference, &note, now).await;
     }

@@ -1,7 +1,7 @@
 //! One task per watched kind: LIST, then WATCH, into a `Cache`, until the process stops.
 //!
 //! Each task has its own back-off and its own, true health: a kind that cannot be watched delays no other. Expired
-//! versions in all their forms, silence, hangs and instant closes lead to a new connection or a new list; an object
+//! versions in all their forms, silence, hangs and instant closes lead to a new connection or a new list. An object
 //! that cannot be decoded is skipped and named, never fatal. It decides nothing about the objects.
 
 pub mod cache;

@@ -16,8 +16,8 @@
 //! # Against a fixed share
 //!
 //! A candidate with almost all requests has little control. The second test takes intervals in which less than a tenth of
-//! the arrivals are those of the stable version. It compares with a share a that is frozen when the step begins: what the
-//! limit or earlier steps of the stable version allow. q is a·r, at most halfway from a to 1. The factor of k bad events
+//! the arrivals are those of the stable version. It compares with a share a, which is frozen when the step begins. The
+//! limit, or earlier steps of the stable version, give it. q is a·r, at most halfway from a to 1. The factor of k bad events
 //! in n requests is `(q/a)^k · ((1 − q)/(1 − a))^(n − k)`. Of arrivals and ended requests, n is the larger: that makes the
 //! factor smaller. Without limit and earlier counts this test does not exist. It cannot tell a fault of the candidate from a fault
 //! of everything, so a database that fails at weight 100 is an alarm.

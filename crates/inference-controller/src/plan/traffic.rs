@@ -128,8 +128,10 @@ pub(super) fn traffic(
         if let Wanted::Replicas(_) = pods {
             traffic.children =
                 children(&valid, &decided.revision, version, decided.rollout.strategy, &decided.handover);
-            let budget = super::children::superfluous(&valid, version, &decided.handover);
-            traffic.superfluous.extend(budget);
+        }
+        // Also where its other children stay as they are: a budget must not hold back a drain for longer than the handover.
+        if pods != Wanted::Deleted {
+            traffic.superfluous.extend(super::children::superfluous(&valid, version, &decided.handover));
         }
         traffic.logs = faults::logs_to_read(decided.revision.pods, version);
         let Decided { rollout, handover, .. } = decided;

@@ -277,8 +277,8 @@ impl<K: Watched> Cache<K> {
     }
 
     /// The answer to a read of one object that this cache does not have, or has in an older version. `removals` is
-    /// what `removals()` was before the read was sent: if objects have left since, the one that was read may be one of
-    /// them, and the object has to be read once more.
+    /// what `removals()` was before the read was sent. If objects have left since, the one that was read may be one of
+    /// them. Then it has to be read once more.
     ///
     /// The version of the watch does not count here. An object whose labels take it out of the cache's selector is
     /// never delivered, whatever version the watch has reached.

@@ -158,3 +158,22 @@ fn a_service_of_another_owner_gets_no_requests() {
     scene.observe(|observed| observed.candidate.as_mut().unwrap().service = None);
     assert_eq!(backends(&scene), 1, "the candidate has none");
 }
+
+/// Its other children stay as they are after an abort, for as long as the user looks at its pods.
+#[test]
+fn the_budget_of_an_aborted_candidate_ends_when_no_other_pod_becomes_ready_in_time() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2', abort: true}");
+    scene.candidate(&[]);
+    scene.observe(|observed| {
+        let version = observed.candidate.as_mut().unwrap();
+        version.budget = Some(Default::default());
+        version.deployed = Some(vec![std::sync::Arc::new(crate::tests::pod(READY))]);
+        version.leaving_nodes.insert("gpu-1".to_owned());
+        version.facts.insert("a node with its pod is emptied".to_owned(), crate::tests::at(-10_000));
+    });
+    let plan = scene.plan();
+    assert!(plan.candidate.is_empty(), "its children stay");
+    let text = serde_json::to_string(&plan.superfluous_apart).unwrap();
+    assert!(text.contains("PodDisruptionBudget"), "{text}");
+}

@@ -166,7 +166,7 @@ fn decided(
         let (step, step_started_at) = (0, None);
         let status = CanaryStatus { phase: Some(CanaryPhase::Aborted), step, step_started_at, ..before };
         let pods = if seen.candidate.exists { Wanted::Kept } else { Wanted::Replicas(canary.replicas) };
-        return told(status, share, pods, seen, None);
+        return with_seen(status, share, pods, seen, None);
     }
     going_on(before, canary, seen, now)
 }
@@ -191,7 +191,7 @@ fn shared(seen: &Seen) -> Share {
 }
 
 /// The plan with what is seen in its status.
-fn told(status: CanaryStatus, share: Share, pods: Wanted, seen: &Seen, wait: Option<Duration>) -> Next {
+fn with_seen(status: CanaryStatus, share: Share, pods: Wanted, seen: &Seen, wait: Option<Duration>) -> Next {
     let weight_percent = match seen.route {
         Some(Route { share, is_accepted: true }) => share.weight,
         Some(_) => status.weight_percent,
@@ -219,20 +219,20 @@ fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) 
     let Route { share, is_accepted } = seen.route.unwrap_or_default();
     let known = Share { is_known: share.is_known, ..Share::default() };
     if is_needed(seen) {
-        return told(CanaryStatus { draining_since: None, ..before }, share, Wanted::Kept, seen, None);
+        return with_seen(CanaryStatus { draining_since: None, ..before }, share, Wanted::Kept, seen, None);
     }
     if share.has_requests() || share.is_known && before.served && !is_accepted {
-        return told(CanaryStatus { draining_since: None, ..before }, known, Wanted::Kept, seen, None);
+        return with_seen(CanaryStatus { draining_since: None, ..before }, known, Wanted::Kept, seen, None);
     }
     let since = before.draining_since.clone().unwrap_or_else(|| whole_seconds(now));
     let drain = if before.served { seen.drain } else { Duration::ZERO };
     let wait = remaining(drain, since.0, now);
     let before = CanaryStatus { draining_since: Some(since), ..before };
     match (wait, share.is_known) {
-        (Some(wait), _) => told(before, known, Wanted::Kept, seen, Some(wait)),
+        (Some(wait), _) => with_seen(before, known, Wanted::Kept, seen, Some(wait)),
         // A route must not name a Service that does not exist.
-        (None, true) => told(before, Share::default(), Wanted::Kept, seen, None),
-        (None, false) => told(before, Share::default(), Wanted::Deleted, seen, None),
+        (None, true) => with_seen(before, Share::default(), Wanted::Kept, seen, None),
+        (None, false) => with_seen(before, Share::default(), Wanted::Deleted, seen, None),
     }
 }
 
@@ -255,17 +255,17 @@ fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp)
     };
     let status = CanaryStatus { phase: Some(CanaryPhase::Promoting), ..before };
     if seen.is_stopped {
-        return Next { promoted, ..told(status, share, scaled(0, share, seen), seen, None) };
+        return Next { promoted, ..with_seen(status, share, scaled(0, share, seen), seen, None) };
     }
     let replicas = step.map_or(canary.replicas, |step| step.replicas);
-    Next { promoted, ..told(status, share, Wanted::Replicas(replicas), seen, None) }
+    Next { promoted, ..with_seen(status, share, Wanted::Replicas(replicas), seen, None) }
 }
 
 fn rolled_back(before: CanaryStatus, seen: &Seen, now: Timestamp) -> Next {
     match ended(before, CanaryPhase::RollingBack, seen, now) {
         Next { status: Some(status), pods: Wanted::Deleted, share, .. } => {
             let status = CanaryStatus { phase: Some(CanaryPhase::RolledBack), ..status };
-            told(status, share, Wanted::Replicas(0), seen, None)
+            with_seen(status, share, Wanted::Replicas(0), seen, None)
         }
         waiting => waiting,
     }
@@ -351,7 +351,13 @@ fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) 
     if seen.is_stopped {
         let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
         let status = CanaryStatus { step, step_started_at, phase, ..before };
-        return told(status, without_requests(seen), scaled(0, without_requests(seen), seen), seen, None);
+        return with_seen(
+            status,
+            without_requests(seen),
+            scaled(0, without_requests(seen), seen),
+            seen,
+            None,
+        );
     }
     if before.stable_revision != seen.stable {
         // It would be compared with a version that leaves.
@@ -360,9 +366,9 @@ fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) 
         let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
         let status = CanaryStatus { stable_revision, step, step_started_at, phase, ..before };
         if is_needed(seen) {
-            return told(status, shared(seen), Wanted::Kept, seen, None);
+            return with_seen(status, shared(seen), Wanted::Kept, seen, None);
         }
-        return told(
+        return with_seen(
             status,
             without_requests(seen),
             scaled(canary.replicas, without_requests(seen), seen),
@@ -391,22 +397,22 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -
     let pods = scaled(replicas, share, seen);
     let status = |phase, step| CanaryStatus { phase: Some(phase), step, ..before.clone() };
     if !is_ready {
-        return told(status(CanaryPhase::Starting, 0), share, pods, seen, None);
+        return with_seen(status(CanaryPhase::Starting, 0), share, pods, seen, None);
     }
     let Some(first) = first else {
-        let dark = told(status(CanaryPhase::Dark, 0), share, pods, seen, None);
+        let dark = with_seen(status(CanaryPhase::Dark, 0), share, pods, seen, None);
         let is_approved = canary.approved_steps >= steps.promotes;
         return if is_approved { promoted(dark, seen) } else { dark };
     };
     let is_expected = seen.route.is_some_and(|route| route.is_accepted && route.share.is_known);
     if !is_expected || !seen.stable_is_complete {
-        return told(status(CanaryPhase::Starting, 0), share, pods, seen, None);
+        return with_seen(status(CanaryPhase::Starting, 0), share, pods, seen, None);
     }
     if first.needs_approval && canary.approved_steps < first.number {
-        return told(status(CanaryPhase::AwaitingApproval, 0), share, pods, seen, None);
+        return with_seen(status(CanaryPhase::AwaitingApproval, 0), share, pods, seen, None);
     }
     let share = Share { weight: first.weight, ..share };
-    told(status(CanaryPhase::Analysing, first.number), share, pods, seen, None)
+    with_seen(status(CanaryPhase::Analysing, first.number), share, pods, seen, None)
 }
 
 /// The share of a step. It rises only when the gateways have accepted the rules of before, and all pods are ready.
@@ -435,7 +441,7 @@ fn in_step(
                 format!("the candidate has lost its last ready pod {lost} times while it had a share");
             return rolled_back(rejected(status, reasons::CANDIDATE_UNREADY, message, now), seen, now);
         }
-        return told(
+        return with_seen(
             status,
             without_requests(seen),
             scaled(step.replicas, without_requests(seen), seen),
@@ -445,7 +451,7 @@ fn in_step(
     }
     let Some(route) = seen.route else {
         // The API server refuses a step without a gateway. An object that is older than the rule waits.
-        return told(before, Share::default(), Wanted::Replicas(step.replicas), seen, None);
+        return with_seen(before, Share::default(), Wanted::Replicas(step.replicas), seen, None);
     };
     let share = share_of(step, canary, seen);
     let pods = scaled(step.replicas, share, seen);
@@ -455,26 +461,26 @@ fn in_step(
     let since = since.or_else(|| is_in_force.then(|| whole_seconds(now)));
     let status =
         CanaryStatus { step_started_at: since.clone(), phase: Some(CanaryPhase::Analysing), ..before };
-    let (Some(since), true) = (since, is_in_force) else { return told(status, share, pods, seen, None) };
+    let (Some(since), true) = (since, is_in_force) else { return with_seen(status, share, pods, seen, None) };
     if let Some(wait) = remaining(step.lasts, since.0, now) {
-        return told(status, share, pods, seen, Some(wait));
+        return with_seen(status, share, pods, seen, Some(wait));
     }
     let awaits = CanaryStatus { phase: Some(CanaryPhase::AwaitingApproval), ..status.clone() };
     match steps.after(step.number) {
         Some(next) if next.needs_approval && canary.approved_steps < next.number => {
-            told(awaits, share, pods, seen, None)
+            with_seen(awaits, share, pods, seen, None)
         }
         Some(next) => {
             // Its pods first; the weight follows when they are ready.
             let status = CanaryStatus { step: next.number, step_started_at: None, ..status };
             let weight = if seen.candidate.ready >= next.replicas { next.weight } else { share.weight };
-            told(status, Share { weight, ..share }, Wanted::Replicas(next.replicas), seen, None)
+            with_seen(status, Share { weight, ..share }, Wanted::Replicas(next.replicas), seen, None)
         }
         None if canary.approved_steps >= steps.promotes || canary.promotion == Promotion::Auto => {
-            promoted(told(status, share, pods, seen, None), seen)
+            promoted(with_seen(status, share, pods, seen, None), seen)
         }
-        None if steps.is_fixed => told(status, share, pods, seen, None),
-        None => told(awaits, share, pods, seen, None),
+        None if steps.is_fixed => with_seen(status, share, pods, seen, None),
+        None => with_seen(awaits, share, pods, seen, None),
     }
 }
 
