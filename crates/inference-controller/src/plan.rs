@@ -287,16 +287,18 @@ pub(crate) fn of_valid(
     }
 }
 
-/// A plan without children, with the end of a budget that holds back the eviction of a single pod.
-fn released(plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
-    let Release { budget, fact, requeue_after } = handover::release(observed, now);
-    let facts = match fact {
-        Some(fact) => Some(plan.facts.into_iter().flatten().chain([fact]).collect()),
-        None => plan.facts,
-    };
-    let requeue_after = plan.requeue_after.into_iter().chain(requeue_after).min();
-    let budget = budget.map(|budget| Superfluous::PodDisruptionBudget(Box::new(budget)));
-    Plan { superfluous: budget.into_iter().collect(), facts, requeue_after, ..plan }
+/// A plan without children, with the end of budgets that hold back the eviction of a single pod, of both versions.
+fn released(mut plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
+    let candidate = observed.candidate.as_deref().map(|version| (OF_CANDIDATE, version));
+    for (prefix, version) in [Some(("", observed)), candidate].into_iter().flatten() {
+        let Release { budget, fact, requeue_after } = handover::release(version, now);
+        if let Some(fact) = fact {
+            plan.facts.get_or_insert_default().push(format!("{prefix}{fact}"));
+        }
+        plan.requeue_after = plan.requeue_after.into_iter().chain(requeue_after).min();
+        plan.superfluous.extend(budget.map(|budget| Superfluous::PodDisruptionBudget(Box::new(budget))));
+    }
+    plan
 }
 
 /// The plan for an invalid spec: children stay unchanged.
@@ -309,7 +311,8 @@ fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: 
     let status = traffic.status(observed, status);
     let requeue_after =
         requeue_after(observed, allowance, now).into_iter().chain(traffic.requeue_after).min();
-    let plan = released(status_only(observed, status, events, requeue_after, allowance), observed, now);
+    let plan = status_only(observed, status, events, requeue_after, allowance);
+    let plan = released(Plan { facts: traffic.facts_of_kept(observed), ..plan }, observed, now);
     if observed.inference.spec.pods.paused {
         return plan;
     }
@@ -334,15 +337,20 @@ fn of_refused(
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
-    // The route and the candidate were written as the plan before says.
+    // The route and the candidate were written as the plan before says. If a deletion was refused, that is the plan without
+    // it; if a child was, that plan is one step behind, and the next one goes on from there.
+    let written = &before.unless_deleted.as_deref().unwrap_or(before).status;
     let status = AIInferenceStatus {
-        canary: before.status.canary.clone(),
-        promoted_revision: before.status.promoted_revision.clone(),
-        min_stable_replicas: before.status.min_stable_replicas,
+        canary: written.canary.clone(),
+        promoted_revision: written.promoted_revision.clone(),
+        min_stable_replicas: written.min_stable_replicas,
         ..traffic.status(observed, status)
     };
-    let requeue_after = requeue_after(observed, allowance, now).into_iter().chain([wait]).min();
-    released(status_only(observed, status, events, requeue_after, allowance), observed, now)
+    let waits = [Some(wait), traffic.requeue_after];
+    let requeue_after =
+        requeue_after(observed, allowance, now).into_iter().chain(waits.into_iter().flatten()).min();
+    let plan = status_only(observed, status, events, requeue_after, allowance);
+    released(Plan { facts: traffic.facts_of_kept(observed), ..plan }, observed, now)
 }
 
 /// When to look again at pods on lost nodes, of both versions.

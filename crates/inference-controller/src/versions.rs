@@ -1,6 +1,6 @@
 //! The version of the candidate: the top level of the spec with the fields of `spec.canary`. Pure.
 
-use api::aiinference::{AIInference, AIInferenceSpec, AIInferenceStatus, traffic::Canary};
+use api::aiinference::{AIInference, AIInferenceSpec, AIInferenceStatus, ModelStore, traffic::Canary};
 
 /// The object as if the candidate's version were at its top level. Its status is that of a new object: what the status says
 /// of stable says nothing about the candidate.
@@ -22,6 +22,8 @@ pub(crate) fn overlaid(spec: &AIInferenceSpec, canary: &Canary) -> AIInferenceSp
             && let Some(store) = &mut spec.model_store
         {
             store.manifest_digest = None;
+            // Whoever moves the fields to the top level leaves no empty modelStore there, which would be another version.
+            spec.model_store.take_if(|store| *store == ModelStore::default());
         }
         spec.model_source = source.clone();
     }

@@ -165,7 +165,7 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
     let share = if serves && !ends { shared } else { Share { weight: 0, matches: false, ..shared } };
     let status = observed.inference.status.as_ref();
     let canary = status.and_then(|status| status.canary.clone());
-    let (mut verdicts, _) = report::verdicts(observed, canary.as_ref(), None, now);
+    let (mut verdicts, unanswered) = report::verdicts(observed, canary.as_ref(), None, now);
     if let Some(invalid) = invalid {
         report::replace(&mut verdicts, report::invalid(invalid));
     }
@@ -175,13 +175,23 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
         verdicts,
         promoted: status.and_then(|status| status.promoted_revision.clone()),
         min_stable: status.and_then(|status| status.min_stable_replicas),
-        requeue_after: looks_again(observed),
+        requeue_after: looks_again(observed)
+            .into_iter()
+            .chain(unanswered.as_ref().map(|(_, wait)| *wait))
+            .min(),
+        own_facts: unanswered.map(|(fact, _)| fact).into_iter().collect(),
         canary,
         ..Traffic::default()
     }
 }
 
 impl Traffic {
+    /// The facts of the last plan, where only those of the route were looked at.
+    pub(super) fn facts_of_kept(&self, observed: &Observed) -> Option<Vec<String>> {
+        let others = observed.facts.keys().filter(|fact| *fact != report::UNANSWERED).cloned();
+        Some(others.chain(self.own_facts.iter().cloned()).collect())
+    }
+
     /// Its parts of the status.
     pub(super) fn status(&self, observed: &Observed, status: AIInferenceStatus) -> AIInferenceStatus {
         let inference = &observed.inference;
@@ -214,7 +224,9 @@ fn seen(
         let revision = of_candidate.map(|(_, decided)| &decided.revision);
         let revision = revision.filter(|known| known.is_deployed && version.others().next().is_none());
         let ready = revision.map_or(0, |revision| revision.ready().count());
+        let is_rolling = revision.is_none() && version.deployment.is_some();
         Pods {
+            is_rolling,
             exists: version.has_children(),
             all: count(version.pods().count()),
             ready: count(ready),

@@ -1,10 +1,15 @@
 //! The route and the candidate of an AIInference, as its plan has them.
 
-use api::aiinference::traffic::{CanaryPhase, CanaryStatus};
+use api::aiinference::{
+    AIInferenceSpec,
+    traffic::{Canary, CanaryPhase, CanaryStatus},
+};
 
 use crate::{
     plan::{Plan, children::Child},
-    tests::{Scene, deployment_of},
+    tests::{Scene, at, deployment_of},
+    validate::validate,
+    versions::candidate,
 };
 
 const READY: &str = "{name: new, ready: true, node: gpu-1, phase: Running, gpus: 1}";
@@ -176,4 +181,128 @@ fn the_budget_of_an_aborted_candidate_ends_when_no_other_pod_becomes_ready_in_ti
     assert!(plan.candidate.is_empty(), "its children stay");
     let text = serde_json::to_string(&plan.superfluous_apart).unwrap();
     assert!(text.contains("PodDisruptionBudget"), "{text}");
+}
+
+/// A drain would wait for as long as somebody needs to correct the spec.
+#[test]
+fn the_budget_of_a_candidate_gives_way_also_while_the_spec_is_invalid_or_paused() {
+    for spec in [
+        |spec: &mut AIInferenceSpec| spec.args = vec!["--".to_owned()],
+        |spec: &mut AIInferenceSpec| spec.pods.paused = true,
+    ] {
+        let mut scene = Scene::ready(1);
+        edit(&mut scene, "{image: 'engine:2', weightPercent: 30}");
+        scene.candidate(&[READY]);
+        scene.edit_spec(spec);
+        let mut emptied_for = |seconds: i64| {
+            scene.observe(|observed| {
+                observed.is_newest = true;
+                let version = observed.candidate.as_mut().unwrap();
+                version.budget = Some(Default::default());
+                version.leaving_nodes.insert("gpu-1".to_owned());
+                version.facts.insert("a node with its pod is emptied".to_owned(), at(-seconds));
+            });
+            planned(&scene)
+        };
+        let early = emptied_for(299);
+        assert!(early.superfluous.is_empty());
+        assert_eq!(early.requeue_after, Some(std::time::Duration::from_secs(1)));
+        let fact = "candidate: a node with its pod is emptied".to_owned();
+        assert!(early.facts.unwrap().contains(&fact), "or its time would begin anew");
+        assert_eq!(emptied_for(300).superfluous.len(), 1);
+    }
+}
+
+/// A route whose last change is not answered is good for a minute, and not for as long as nobody corrects the spec.
+#[test]
+fn a_route_without_an_answer_is_said_also_while_the_spec_is_invalid() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2', weightPercent: 30}");
+    scene.candidate(&[READY]);
+    scene.observe(|observed| observed.service = Some(Default::default()));
+    let route = scene.plan().route.unwrap();
+    scene.observe(|observed| {
+        observed.route = Some(*route);
+        let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+        status.conditions.push(serde_saphyr::from_str(
+            "{type: TrafficReady, status: 'True', reason: RouteAccepted, message: '', lastTransitionTime: '2026-01-01T00:00:00Z'}",
+        ).unwrap());
+        observed.is_newest = true;
+    });
+    scene.edit_spec(|spec| spec.args = vec!["--".to_owned()]);
+    let plan = planned(&scene);
+    assert_eq!(condition(&plan, "TrafficReady").0, "True");
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(60)));
+    let facts = plan.facts.unwrap();
+    scene.observe(|observed| observed.facts = facts.into_iter().map(|fact| (fact, at(-60))).collect());
+    assert_eq!(condition(&planned(&scene), "TrafficReady").0, "False");
+}
+
+fn planned(scene: &Scene) -> Plan {
+    match crate::plan::plan(&scene.observed(), &crate::tests::defaults(&[]), at(0)) {
+        runtime::reconcile::Decision::Plan(plan) => plan,
+        runtime::reconcile::Decision::Doubt(doubt) => panic!("{doubt:?}"),
+    }
+}
+
+#[test]
+fn a_step_that_waits_for_gpus_says_so() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2', steps: [{weightPercent: 10, replicas: 2}]}");
+    scene.candidate(&[READY, "{name: b, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, message: '0/3 nodes'}]}"]);
+    scene.observe(|observed| {
+        let inference = observed.inference.clone();
+        let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+        let revision = validate(&candidate(&inference).unwrap()).unwrap().spec_hash;
+        let (phase, step) = (Some(CanaryPhase::Analysing), 1);
+        let stable_revision = validate(&inference).unwrap().spec_hash;
+        status.canary =
+            Some(CanaryStatus { phase, step, revision, stable_revision, ..CanaryStatus::default() });
+    });
+    let (status, reason, message) = condition(&scene.plan(), "CanaryProgressing");
+    assert_eq!((&*status, &*reason), ("False", "Unschedulable"), "{message}");
+    assert!(
+        message.starts_with("step 1 of 1: the candidate has 0 % of the requests; the candidate: "),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_promotion_says_which_fields_to_move() {
+    let mut scene = promoted();
+    scene.candidate(&[]);
+    assert_eq!(
+        condition(&scene.plan(), "CanaryProgressing").2,
+        "stable has the version of the candidate; in one change, move image from spec.canary to spec and remove spec.canary"
+    );
+    let image = "{image: 'engine:2', manifestDigest: 'sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}";
+    let canary: Canary = serde_saphyr::from_str(image).unwrap();
+    scene.edit_spec(|spec| {
+        spec.engine_version = Some("0.17".to_owned());
+        spec.canary = Some(canary);
+    });
+    let revision = validate(&candidate(&scene.observed().inference).unwrap()).unwrap().spec_hash;
+    scene.observe(|observed| {
+        let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+        status.promoted_revision = Some(revision.clone());
+        let canary = status.canary.as_mut().unwrap();
+        (canary.phase, canary.revision) = (Some(CanaryPhase::Promoted), revision);
+    });
+    scene.candidate(&[]);
+    let message = condition(&scene.plan(), "CanaryProgressing").2;
+    let moved = "move manifestDigest (to spec.modelStore), image from spec.canary to spec and remove spec.engineVersion, spec.canary";
+    assert!(message.ends_with(moved), "{message}");
+}
+
+/// As its message says, the fold leaves the version what it was, also where the digest was all that modelStore had.
+#[test]
+fn a_new_source_leaves_no_empty_store_behind() {
+    let spec = |text: &str| crate::tests::inference(text);
+    let before = spec(
+        "{modelSource: s3://m/a, engine: vllm, gpu: {count: 1}, modelStore: {manifestDigest: 'sha256:\
+         aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}, canary: {modelSource: s3://m/b}}",
+    );
+    let folded = spec("{modelSource: s3://m/b, engine: vllm, gpu: {count: 1}}");
+    let hash = |inference: &api::aiinference::AIInference| validate(inference).unwrap().spec_hash;
+    assert_eq!(hash(&candidate(&before).unwrap()), hash(&folded));
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::{
-    aiinference::Phase,
     aiinference::traffic::{Canary, CanaryPhase, CanaryStatus},
+    aiinference::{AIInferenceSpec, Phase},
     conditions, reasons,
 };
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ use super::{
     super::conditions::Assessment,
     route::{Answer, answer},
 };
-use crate::{observe::Observed, validate::Invalid};
+use crate::{observe::Observed, validate::Invalid, versions::overlaid};
 
 /// What a child apart is, in its refusals.
 pub(crate) const ROUTE: &str = "the HTTPRoute";
@@ -55,7 +55,7 @@ pub(super) fn verdicts(
 
 /// A gateway needs some time for each change of its rules, and serves by the last ones meanwhile.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
-const UNANSWERED: &str = "the present rules of the route are not answered";
+pub(super) const UNANSWERED: &str = "the present rules of the route are not answered";
 
 /// A fact while the route may still be answered, and for how long.
 fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<(String, Duration)> {
@@ -111,6 +111,7 @@ fn progressing(
     if let Some((reason, message)) = observed.apart.get(CANDIDATE) {
         return says(false, reason, message.clone());
     }
+    let spec = &observed.inference.spec;
     let steps = canary.map_or(0, |canary| canary.steps.len());
     let share = format!("the candidate has {} % of the requests", status.weight_percent);
     match status.phase {
@@ -118,9 +119,17 @@ fn progressing(
         Some(CanaryPhase::Dark) => {
             says(true, reasons::CANARY_DARK, "the candidate is ready and has no share".to_owned())
         }
-        Some(CanaryPhase::Analysing) if steps == 0 => says(true, reasons::CANARY_ANALYSING, share),
         Some(CanaryPhase::Analysing) => {
-            says(true, reasons::CANARY_ANALYSING, format!("step {} of {steps}: {share}", status.step))
+            let share = match steps {
+                0 => share,
+                _ => format!("step {} of {steps}: {share}", status.step),
+            };
+            match unready(assessment).filter(|_| status.step_started_at.is_none()) {
+                Some(Verdict { reason, message, .. }) => {
+                    says(is_coming(reason), reason, format!("{share}; the candidate: {message}"))
+                }
+                None => says(true, reasons::CANARY_ANALYSING, share),
+            }
         }
         Some(CanaryPhase::AwaitingApproval) => {
             let next = status.step.saturating_add(1);
@@ -141,12 +150,13 @@ fn progressing(
         Some(CanaryPhase::Promoting) => {
             says(true, reasons::CANARY_PROMOTING, "stable gets the version of the candidate".to_owned())
         }
-        Some(CanaryPhase::Promoted) => says(
-            true,
-            reasons::COMPLETE,
-            "stable has the version of the candidate; move the fields of spec.canary to the top level"
-                .to_owned(),
-        ),
+        Some(CanaryPhase::Promoted) => {
+            let message = format!(
+                "stable has the version of the candidate; {}",
+                spec.canary.as_ref().map(|canary| fold(spec, canary)).unwrap_or_default()
+            );
+            says(true, reasons::COMPLETE, message)
+        }
         Some(CanaryPhase::RollingBack) => {
             let is_open = observed.route.as_ref().is_some_and(|route| answer(route) != Answer::Accepted);
             let message = if is_open {
@@ -169,13 +179,38 @@ fn progressing(
     }
 }
 
+/// What makes the promoted version that of the top level, without a restart.
+fn fold(spec: &AIInferenceSpec, canary: &Canary) -> String {
+    let fields = [
+        (canary.model_source.is_some(), "modelSource"),
+        (canary.manifest_digest.is_some(), "manifestDigest (to spec.modelStore)"),
+        (canary.image.is_some(), "image"),
+        (canary.engine_version.is_some(), "engineVersion"),
+        (canary.args.is_some(), "args"),
+        (canary.env.is_some(), "env"),
+        (canary.resources.is_some(), "resources"),
+    ];
+    let moved: Vec<&str> = fields.into_iter().filter(|(is_set, _)| *is_set).map(|(_, field)| field).collect();
+    // What the overlay leaves out, because it is that of another model or of another image.
+    let version = overlaid(spec, canary);
+    let digest = |spec: &AIInferenceSpec| spec.model_store.as_ref()?.manifest_digest.clone();
+    let left_out = [
+        (digest(spec).is_some() && digest(&version).is_none(), "modelStore.manifestDigest"),
+        (spec.engine_version.is_some() && version.engine_version.is_none(), "engineVersion"),
+    ];
+    let left_out = left_out.into_iter().filter(|(is_left_out, _)| *is_left_out).map(|(_, field)| field);
+    let removed: Vec<String> = left_out.chain(["canary"]).map(|field| format!("spec.{field}")).collect();
+    format!(
+        "in one change, move {} from spec.canary to spec and remove {}",
+        moved.join(", "),
+        removed.join(", ")
+    )
+}
+
 fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Assessment>) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_PROGRESSING, holds, reason, message);
-    let mut of_pods = assessment.into_iter().flat_map(|assessment| &assessment.verdicts);
-    let ready = of_pods.find(|verdict| verdict.type_ == conditions::READY).filter(|ready| !ready.holds);
-    if let Some(Verdict { reason, message, .. }) = ready {
-        let is_coming = super::super::events::UNDER_WAY.contains(reason);
-        return says(is_coming, reason, format!("the candidate: {message}"));
+    if let Some(Verdict { reason, message, .. }) = unready(assessment) {
+        return says(is_coming(reason), reason, format!("the candidate: {message}"));
     }
     let message = match &observed.route {
         _ if observed.inference.spec.gateway.is_none() => "the candidate is ready".to_owned(),
@@ -192,6 +227,16 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
     says(true, reasons::CANARY_STARTING, message)
 }
 
+/// Why its pods are not ready.
+fn unready(assessment: Option<&Assessment>) -> Option<&Verdict> {
+    let mut of_pods = assessment.into_iter().flat_map(|assessment| &assessment.verdicts);
+    of_pods.find(|verdict| verdict.type_ == conditions::READY).filter(|ready| !ready.holds)
+}
+
+fn is_coming(reason: &str) -> bool {
+    super::super::events::UNDER_WAY.contains(&reason)
+}
+
 fn healthy(status: &CanaryStatus, assessment: Option<&Assessment>) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_HEALTHY, holds, reason, message);
     let rollback = status.last_rollback.as_ref().filter(|rollback| rollback.revision == status.revision);
@@ -202,8 +247,7 @@ fn healthy(status: &CanaryStatus, assessment: Option<&Assessment>) -> Verdict {
         return says(false, reasons::CANARY_ABORTED, "spec.canary.abort is set".to_owned());
     }
     let fails = assessment.filter(|assessment| assessment.phase == Phase::Failed);
-    let mut of_pods = fails.into_iter().flat_map(|assessment| &assessment.verdicts);
-    if let Some(ready) = of_pods.find(|verdict| verdict.type_ == conditions::READY && !verdict.holds) {
+    if let Some(ready) = unready(fails) {
         return says(false, reasons::CANDIDATE_UNREADY, format!("the candidate: {}", ready.message));
     }
     let is_lost =

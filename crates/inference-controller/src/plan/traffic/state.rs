@@ -47,6 +47,8 @@ pub(crate) struct Pods {
     pub(crate) ready: i32,
     /// Whether its Service has a ready endpoint.
     pub(crate) has_endpoint: bool,
+    /// The annotation `refresh` replaces its pods.
+    pub(crate) is_rolling: bool,
 }
 
 /// The rules of the route as they are stored.
@@ -433,7 +435,8 @@ fn in_step(
 ) -> Next {
     let before = CanaryStatus { step: step.number, ..before };
     if !seen.candidate.has_endpoint {
-        let lost = before.lost + i32::from(before.step_started_at.is_some());
+        let is_lost = before.step_started_at.is_some() && !seen.candidate.is_rolling;
+        let lost = before.lost + i32::from(is_lost);
         let status =
             CanaryStatus { lost, step_started_at: None, phase: Some(CanaryPhase::Analysing), ..before };
         if lost > LOSSES {
@@ -458,7 +461,8 @@ fn in_step(
     let is_in_force = route.is_accepted && route.share.weight == step.weight;
     // A step with another share begins again.
     let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);
-    let since = since.or_else(|| is_in_force.then(|| whole_seconds(now)));
+    let since =
+        since.or_else(|| is_in_force.then(|| whole_seconds(now))).filter(|_| !seen.candidate.is_rolling);
     let status =
         CanaryStatus { step_started_at: since.clone(), phase: Some(CanaryPhase::Analysing), ..before };
     let (Some(since), true) = (since, is_in_force) else { return with_seen(status, share, pods, seen, None) };

@@ -19,6 +19,7 @@ struct World {
     /// The version and number of the candidate's pods.
     pods: Option<(String, i32)>,
     ready: i32,
+    is_rolling: bool,
     /// Pods are about to come up.
     is_sound: bool,
     stable_is_complete: bool,
@@ -57,6 +58,7 @@ impl World {
             route: Route { share: Share::default(), is_accepted: true },
             pods: None,
             ready: 0,
+            is_rolling: false,
             is_sound: true,
             stable_is_complete: true,
             stable_serves: true,
@@ -84,6 +86,7 @@ impl World {
                 all: self.pods.as_ref().map_or(0, |(_, count)| *count),
                 ready: if is_present { self.ready } else { 0 },
                 has_endpoint: self.ready > 0,
+                is_rolling: self.is_rolling,
             },
             route: self.gateway.then_some(self.route),
             drain: Duration::from_secs(DRAIN.unsigned_abs()),
@@ -399,6 +402,30 @@ fn a_fixed_share_stays_until_it_is_changed_or_approved() {
     assert_eq!((world.phase(), world.pods.clone()), (Some(CanaryPhase::Promoted), None));
 }
 
+/// The annotation `refresh` replaces its pods, one by one or all at once.
+#[test]
+fn pods_that_are_replaced_are_not_lost_and_the_step_begins_again() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    let began = world.status.as_ref().unwrap().step_started_at.clone();
+    for _ in 0..4 {
+        (world.is_rolling, world.is_sound, world.ready) = (true, false, 0);
+        world.go_on(2, 1);
+        assert_eq!((world.route.share.weight, world.status.as_ref().unwrap().lost), (0, 0));
+        world.is_sound = true;
+        world.go_on(3, 1);
+        assert_eq!(
+            world.status.as_ref().unwrap().step_started_at,
+            None,
+            "it is compared only when all have been"
+        );
+        world.is_rolling = false;
+        world.go_on(3, 1);
+    }
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 10));
+    assert!(world.status.as_ref().unwrap().step_started_at > began);
+}
+
 #[test]
 fn another_stable_version_begins_with_the_first_step_again() {
     let mut world = World::new(steps());
@@ -428,6 +455,7 @@ enum Event {
     Accept,
     ComeUp,
     LosePods,
+    Roll(bool),
     Pass(i64),
     Approve(i32),
     Abort(bool),
@@ -448,6 +476,7 @@ fn event() -> impl Strategy<Value = Event> {
         10 => Just(Event::Accept),
         8 => Just(Event::ComeUp),
         2 => Just(Event::LosePods),
+        1 => any::<bool>().prop_map(Event::Roll),
         6 => (1_i64..100).prop_map(Event::Pass),
         2 => (0_i32..5).prop_map(Event::Approve),
         1 => any::<bool>().prop_map(Event::Abort),
@@ -468,6 +497,7 @@ impl World {
             Event::Reconcile(writes) => drop(self.reconcile(*writes)),
             Event::Accept => self.accept(),
             Event::ComeUp => self.come_up(),
+            Event::Roll(rolls) => self.is_rolling = *rolls,
             Event::LosePods => self.ready = 0,
             Event::Pass(seconds) => self.now += seconds,
             Event::Approve(steps) => {
@@ -537,7 +567,7 @@ proptest! {
         for event in &events {
             world.happens(event);
         }
-        world.is_sound = true;
+        (world.is_sound, world.is_rolling) = (true, false);
         world.gateway = true;
         world.stable_is_complete = true;
         if let Some(canary) = &mut world.canary {
