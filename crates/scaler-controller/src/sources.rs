@@ -15,18 +15,19 @@
 
 use std::time::Duration;
 
+use engine_metrics::foreign;
 use jiff::Timestamp;
 
 use pods::kept::Full;
 
 pub mod agents;
 pub(crate) mod answer;
-mod body;
 pub mod engines;
-pub mod histogram;
 pub mod pods;
 pub mod prometheus;
 pub mod promql;
+
+const USER_AGENT: &str = concat!("scaler-controller/", env!("CARGO_PKG_VERSION"));
 
 /// A measured value.
 #[derive(Clone, Debug, PartialEq)]
@@ -243,12 +244,6 @@ fn similar_names(similar: &[String]) -> String {
     if similar.is_empty() { String::new() } else { format!("; it serves {}", similar.join(", ")) }
 }
 
-/// A text of another program for a message.
-fn foreign(text: &str) -> String {
-    const LONGEST: usize = 256;
-    text::cut(text::printable(text.trim()), LONGEST)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,11 +297,5 @@ mod tests {
         ] {
             assert_eq!(fault.to_string(), message);
         }
-    }
-
-    #[test]
-    fn texts_of_others_are_one_short_line() {
-        assert_eq!(foreign(" a\n\u{1b}[31mb "), "a b");
-        assert_eq!(foreign(&"é".repeat(200)).len(), 256);
     }
 }

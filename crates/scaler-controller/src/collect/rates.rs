@@ -181,11 +181,12 @@ pub(crate) async fn read_shared(
 mod tests {
     use text::exposition::parse;
 
+    use engine_metrics::histogram::Buckets;
+
     use super::*;
     use crate::sources::{
         Fault,
         engines::{InFlight, Load, MillisecondsPerUnit, Scraped},
-        histogram::Buckets,
     };
 
     const PODS: usize = 200;

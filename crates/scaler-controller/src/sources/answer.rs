@@ -161,10 +161,11 @@ mod tests {
 
     use text::exposition::parse;
 
+    use engine_metrics::histogram::Buckets;
+
     use super::*;
     use crate::sources::{
         engines::{InFlight, MillisecondsPerUnit, Scraped},
-        histogram::Buckets,
         pods::scrapes::Scrapes,
     };
 

@@ -1,28 +1,15 @@
-//! What vLLM, SGLang, TGI and Triton call their load, and how it is read from one scrape. Pure.
-//!
-//! | engine | waiting + running | p95 of whole requests | tokens |
-//! |---|---|---|---|
-//! | vLLM | gauges | histogram in seconds | counters, as they are processed |
-//! | SGLang | gauges, if the server was started with `--enable-metrics` | histogram in seconds | counters, when a request ends |
-//! | TGI | gauges, from the first request on | histogram in seconds | sums of histograms, when a request ends |
-//! | Triton | one gauge of pending requests, without those that are executed | none by default | none |
-//!
-//! Names are those of the engines' own sources and manuals. Tokens are those of prompts and of answers. TGI and SGLang count
-//! them when a request ends, so that their rate is uneven within one request's time.
+//! What is wanted of an engine's metrics, or of a metric that a user names, and what one scrape says of it. Pure.
 
-use std::collections::BTreeMap;
+use engine_metrics::{
+    engine::{Profile, is_bucket, is_count},
+    histogram::Buckets,
+    series::{self, Unusable},
+};
+use text::exposition::{Exposition, Kind};
 
-use text::exposition::{Exposition, Kind, Series};
+use super::{Fault, WantedKind, promql::looks_like_a_counter};
 
-use super::{Fault, WantedKind, histogram::Buckets, promql::looks_like_a_counter};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Engine {
-    Vllm,
-    Sglang,
-    Tgi,
-    Triton,
-}
+pub use engine_metrics::engine::Engine;
 
 /// What engines are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -98,86 +85,6 @@ pub struct MillisecondsPerUnit(pub f64);
 
 const SECONDS: MillisecondsPerUnit = MillisecondsPerUnit(1_000.0);
 
-/// Series of one gauge of an engine. One has a series per model and rank, so some tens.
-const MOST_OF_GAUGE: usize = 1_024;
-
-struct Profile {
-    engine: Engine,
-    name: &'static str,
-    /// Of all its metrics.
-    prefix: &'static str,
-    /// Gauges whose sum is the queue depth: of what waits and, if there are two, of what runs.
-    requests: &'static [&'static str],
-    /// A histogram in seconds.
-    latency: Option<&'static str>,
-    /// Counters whose sum is the number of tokens.
-    tokens: &'static [&'static str],
-}
-
-/// In the order of recognition. Triton comes first, because its vLLM back end serves metrics of vLLM as well.
-const PROFILES: [Profile; 4] = [
-    Profile {
-        engine: Engine::Triton,
-        name: "Triton",
-        prefix: "nv_inference_",
-        requests: &["nv_inference_pending_request_count"],
-        latency: None,
-        tokens: &[],
-    },
-    Profile {
-        engine: Engine::Vllm,
-        name: "vLLM",
-        prefix: "vllm:",
-        requests: &["vllm:num_requests_waiting", "vllm:num_requests_running"],
-        latency: Some("vllm:e2e_request_latency_seconds"),
-        tokens: &["vllm:prompt_tokens_total", "vllm:generation_tokens_total"],
-    },
-    Profile {
-        engine: Engine::Sglang,
-        name: "SGLang",
-        prefix: "sglang:",
-        requests: &["sglang:num_queue_reqs", "sglang:num_running_reqs"],
-        latency: Some("sglang:e2e_request_latency_seconds"),
-        tokens: &["sglang:prompt_tokens_total", "sglang:generation_tokens_total"],
-    },
-    Profile {
-        engine: Engine::Tgi,
-        name: "TGI",
-        prefix: "tgi_",
-        requests: &["tgi_queue_size", "tgi_batch_current_size"],
-        latency: Some("tgi_request_duration"),
-        tokens: &["tgi_request_input_length_sum", "tgi_request_generated_tokens_sum"],
-    },
-];
-
-impl Engine {
-    /// By the name that an AIInference uses.
-    pub fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "vllm" => Self::Vllm,
-            "sglang" => Self::Sglang,
-            "tgi" => Self::Tgi,
-            "triton" => Self::Triton,
-            _ => return None,
-        })
-    }
-
-    /// By what a pod serves.
-    pub fn of(read: &Exposition<'_>) -> Option<Self> {
-        PROFILES.iter().find(|profile| read.has_prefix(profile.prefix)).map(|profile| profile.engine)
-    }
-
-    fn profile(self) -> &'static Profile {
-        let [triton, vllm, sglang, tgi] = &PROFILES;
-        match self {
-            Self::Triton => triton,
-            Self::Vllm => vllm,
-            Self::Sglang => sglang,
-            Self::Tgi => tgi,
-        }
-    }
-}
-
 impl Load {
     pub fn name(self) -> &'static str {
         match self {
@@ -192,10 +99,10 @@ impl Wanted {
     /// Whether a series of this name is needed. For [`text::exposition::parse`].
     pub fn needs(&self, series: &str) -> bool {
         match self {
-            Self::OfEngine(engine, load) => PROFILES
+            Self::OfEngine(engine, load) => Engine::profiles()
                 .iter()
                 .filter(|profile| engine.is_none_or(|engine| engine == profile.engine))
-                .any(|profile| profile.needs(*load, series)),
+                .any(|profile| needs(profile, *load, series)),
             Self::Named(name, Meaning::P95Milliseconds) => series == name || is_bucket(series, name),
             Self::Named(name, Meaning::Level | Meaning::PerMinute) => series == name,
         }
@@ -226,26 +133,15 @@ impl Wanted {
     }
 }
 
-impl Profile {
-    fn needs(&self, load: Load, series: &str) -> bool {
-        let is_of_load = match load {
-            Load::QueueDepth => false,
-            Load::Latency => self.latency.is_some_and(|name| is_bucket(series, name)),
-            Load::TokensPerMinute => self.tokens.contains(&series),
-        };
-        is_of_load
-            || self.requests.contains(&series)
-            || self.latency.is_some_and(|name| is_count(series, name))
-    }
-}
-
-/// The count of a histogram of whole requests is the number of those that were finished.
-fn is_count(series: &str, histogram: &str) -> bool {
-    series.strip_suffix("_count") == Some(histogram)
-}
-
-fn is_bucket(series: &str, histogram: &str) -> bool {
-    series.strip_suffix("_bucket") == Some(histogram)
+fn needs(profile: &Profile, load: Load, series: &str) -> bool {
+    let is_of_load = match load {
+        Load::QueueDepth => false,
+        Load::Latency => profile.latency.is_some_and(|name| is_bucket(series, name)),
+        Load::TokensPerMinute => profile.tokens.contains(&series),
+    };
+    is_of_load
+        || profile.requests.contains(&series)
+        || profile.latency.is_some_and(|name| is_count(series, name))
 }
 
 /// What one scrape of a pod says of what is wanted. `pod`: namespace and name, for messages.
@@ -308,13 +204,8 @@ fn counted(read: &Exposition<'_>, profile: &Profile, pod: &str) -> Option<Reques
     Some(Requests { waiting, running: across_ranks(read, running, pod).ok()?, finished, tokens: 0.0 })
 }
 
-/// Waiting and running. All gauges must be there: one alone may be 0 under load.
 fn requests(read: &Exposition<'_>, profile: &Profile, pod: &str) -> Result<f64, Fault> {
-    let mut requests = 0.0;
-    for name in profile.requests {
-        requests += across_ranks(read, name, pod)?;
-    }
-    Ok(requests)
+    profile.in_hand(read).map_err(|(name, why)| fault(why, name, pod))
 }
 
 fn named(read: &Exposition<'_>, name: &str, meaning: Meaning, pod: &str) -> Result<Scraped, Fault> {
@@ -359,41 +250,12 @@ fn unit(histogram: &str) -> MillisecondsPerUnit {
     }
 }
 
-/// The sum of all series of this name.
 fn sum(read: &Exposition<'_>, name: &str, pod: &str) -> Result<f64, Fault> {
-    let mut values = read.series.iter().filter(|series| series.name == name).peekable();
-    if values.peek().is_none() {
-        return Err(no_such(name, pod));
-    }
-    finite(values.map(|series| series.value).sum(), name, pod)
+    series::sum(read, name).map_err(|why| fault(why, name, pod))
 }
 
-/// The sum over the replicas within a pod. The ranks of one replica serve the same value, if they all serve it, as with
-/// SGLang's `--enable-metrics-for-all-schedulers`; it counts once.
 fn across_ranks(read: &Exposition<'_>, name: &str, pod: &str) -> Result<f64, Fault> {
-    const RANKS: [&str; 3] = ["tp_rank", "pp_rank", "moe_ep_rank"];
-    fn replica<'s>(series: &'s Series<'_>) -> Vec<(&'s str, &'s str)> {
-        let labels = series.labels.iter().map(|(label, value)| (*label, value.as_ref()));
-        let mut labels: Vec<_> = labels.filter(|(label, _)| !RANKS.contains(label)).collect();
-        labels.sort_unstable();
-        labels
-    }
-    let mut replicas: BTreeMap<Vec<(&str, &str)>, f64> = BTreeMap::new();
-    for (index, series) in read.series.iter().filter(|series| series.name == name).enumerate() {
-        if index == MOST_OF_GAUGE {
-            return Err(Fault::TooManyLabelSets {
-                pod: pod.to_owned(),
-                metric: name.to_owned(),
-                limit: MOST_OF_GAUGE,
-            });
-        }
-        let value = replicas.entry(replica(series)).or_insert(series.value);
-        *value = if value.is_nan() || series.value.is_nan() { f64::NAN } else { value.max(series.value) };
-    }
-    if replicas.is_empty() {
-        return Err(no_such(name, pod));
-    }
-    finite(replicas.values().sum(), name, pod)
+    series::across_ranks(read, name).map_err(|why| fault(why, name, pod))
 }
 
 fn buckets(read: &Exposition<'_>, histogram: &str, pod: &str) -> Result<Buckets, Fault> {
@@ -410,14 +272,15 @@ fn no_such(name: &str, pod: &str) -> Fault {
     Fault::NoSuchMetric { pod: pod.to_owned(), metric: name.to_owned(), similar: Vec::new() }
 }
 
-fn finite(value: f64, name: &str, pod: &str) -> Result<f64, Fault> {
+fn fault(why: Unusable, name: &str, pod: &str) -> Fault {
     let origin = || format!("{name} of pod {pod}");
-    if value.is_nan() {
-        Err(Fault::NotANumber { origin: origin() })
-    } else if value.is_infinite() {
-        Err(Fault::Infinite { origin: origin(), is_negative: value < 0.0 })
-    } else {
-        Ok(value)
+    match why {
+        Unusable::Missing => no_such(name, pod),
+        Unusable::TooManyLabelSets { limit } => {
+            Fault::TooManyLabelSets { pod: pod.to_owned(), metric: name.to_owned(), limit }
+        }
+        Unusable::NotANumber => Fault::NotANumber { origin: origin() },
+        Unusable::Infinite { is_negative } => Fault::Infinite { origin: origin(), is_negative },
     }
 }
 

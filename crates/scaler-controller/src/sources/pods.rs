@@ -1,35 +1,23 @@
-//! Metrics of pods: one scrape of one pod.
-//!
-//! A pod is not trusted, and many are scraped at a time. So the time and the bytes of each answer are limited, those of
-//! its head too, and the number of bodies that are read at once. Redirects are not followed. Each scrape has its own
-//! connection, which is closed: Triton waits for idle connections when it ends, and then reports a failure. [`scrapes`]
-//! turns successive scrapes into samples.
+//! Metrics of pods: one scrape of one pod. [`scrapes`] turns successive scrapes into samples.
 
 use std::{
-    future::Future,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    pin::pin,
+    net::{IpAddr, SocketAddr},
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
 };
 
-use bytes::Bytes;
-use http::{Request, StatusCode, header};
-use http_body_util::Empty;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+pub use engine_metrics::{bodies::Bodies, fetch::Limits};
+use engine_metrics::{
+    body::LARGEST_HEAD,
+    fetch::{self, Failure, Page, Reader, fetch},
+};
 use text::exposition::{Exposition, MOST_SERIES};
-use tokio::{net::TcpStream, time::timeout};
 
 use super::{
-    Fault,
-    body::{BodyError, LARGEST_HEAD, USER_AGENT, cause, is_head_too_large, read_body},
+    Fault, USER_AGENT,
     engines::{self, Scrape, Wanted},
     foreign,
 };
-pub use bodies::Bodies;
 
-mod bodies;
 pub mod kept;
 pub mod scrapes;
 
@@ -72,50 +60,10 @@ impl<'b> Batch<'b> {
     }
 }
 
-/// Limits of one scrape.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Of each step: the connection, the head of the answer, its body.
-    pub deadline: Duration,
-    pub bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        // An engine answers within milliseconds with 50 to 300 KiB; one that is busy with a long prompt takes longer.
-        Self { deadline: Duration::from_secs(1), bytes: 2 << 20 }
-    }
-}
-
-/// Metadata services of clouds that are not link-local: of Azure, Alibaba, Oracle's older one, and AWS over IPv6.
-const METADATA_SERVICES: [IpAddr; 4] = [
-    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-];
-
-/// The address of a pod and a port, as its status says, which others than the kubelet may be allowed to write. Loopback,
-/// link-local addresses, those of many hosts and the metadata services of clouds are refused. Any other address passes, of a
-/// node too: a pod on the network of its node has that one. What a network policy forbids the controller stays forbidden.
+/// The address of a pod, as its status says.
 pub fn address(pod: &str, ip: &str, port: u16) -> Result<SocketAddr, Fault> {
-    let invalid = || Fault::InvalidAddress { pod: pod.to_owned(), address: foreign(ip) };
-    let ip: IpAddr = ip.parse().map_err(|_| invalid())?;
-    let ip = ip.to_canonical();
-    let is_of_pod = !METADATA_SERVICES.contains(&ip)
-        && match ip {
-            IpAddr::V4(ip) => {
-                !(ip.is_loopback()
-                    || ip.is_unspecified()
-                    || ip.is_link_local()
-                    || ip.is_multicast()
-                    || ip.is_broadcast())
-            }
-            IpAddr::V6(ip) => {
-                !(ip.is_loopback() || ip.is_unspecified() || ip.is_unicast_link_local() || ip.is_multicast())
-            }
-        };
-    if is_of_pod && port > 0 { Ok(SocketAddr::new(ip, port)) } else { Err(invalid()) }
+    let known = ip.parse().ok().and_then(|ip: IpAddr| fetch::address(ip, port));
+    known.ok_or_else(|| Fault::InvalidAddress { pod: pod.to_owned(), address: foreign(ip) })
 }
 
 /// Scrapes a pod once and reads each that is wanted, in the same order. The caller passes it to the [`scrapes`], with the
@@ -148,88 +96,30 @@ pub async fn poll_once(
 
 /// The text that a pod serves.
 async fn scrape(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<String, Fault> {
-    let answer = exchange(pod, limits, batch).await;
-    answer.map_err(|failure| failure.fault(format!("pod {}", pod.name), limits))
+    let page = Page { address: pod.address, path: pod.path };
+    let reader = Reader { user_agent: USER_AGENT, namespace: batch.namespace, bodies: batch.bodies };
+    let answer = fetch(page, limits, reader).await;
+    answer.map_err(|failure| fault(failure, format!("pod {}", pod.name), limits))
 }
 
-enum Failure {
-    Connection(String),
-    Status(StatusCode),
-    HeadTooLarge,
-    TooLarge,
-    Slow,
-}
-
-impl Failure {
-    fn fault(self, server: String, limits: Limits) -> Fault {
-        match self {
-            Self::Connection(why) => Fault::Unreachable { server, why },
-            Self::Status(status) if status.is_redirection() => {
-                Fault::Redirected { server, to: "another address".to_owned() }
-            }
-            Self::Status(status) if status.is_server_error() => {
-                Fault::Failed { server, status: status.as_u16(), why: "the pod's own failure".to_owned() }
-            }
-            Self::Status(status) => Fault::Rejected {
-                server,
-                status: status.as_u16(),
-                why: "correct port and path of source.pods".to_owned(),
-            },
-            Self::HeadTooLarge => Fault::HeadTooLarge { server, limit: LARGEST_HEAD },
-            Self::TooLarge => Fault::TooLarge { server, limit: limits.bytes },
-            Self::Slow => Fault::Slow { server, limit: limits.deadline },
+fn fault(failure: Failure, server: String, limits: Limits) -> Fault {
+    match failure {
+        Failure::Connection(why) => Fault::Unreachable { server, why },
+        Failure::Status(status) if status.is_redirection() => {
+            Fault::Redirected { server, to: "another address".to_owned() }
         }
+        Failure::Status(status) if status.is_server_error() => {
+            Fault::Failed { server, status: status.as_u16(), why: "the pod's own failure".to_owned() }
+        }
+        Failure::Status(status) => Fault::Rejected {
+            server,
+            status: status.as_u16(),
+            why: "correct port and path of source.pods".to_owned(),
+        },
+        Failure::HeadTooLarge => Fault::HeadTooLarge { server, limit: LARGEST_HEAD },
+        Failure::TooLarge => Fault::TooLarge { server, limit: limits.bytes },
+        Failure::Slow => Fault::Slow { server, limit: limits.deadline },
     }
-}
-
-async fn within<T>(limits: Limits, step: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    timeout(limits.deadline, step).await.unwrap_or(Err(Failure::Slow))
-}
-
-async fn exchange(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<String, Failure> {
-    let broken = |error: &(dyn std::error::Error + 'static)| Failure::Connection(cause(error));
-    let request = Request::get(pod.path)
-        .header(header::HOST, pod.address.to_string())
-        .header(header::ACCEPT, "text/plain;version=0.0.4")
-        .header(header::CONNECTION, "close")
-        .header(header::USER_AGENT, USER_AGENT)
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| broken(&error))?;
-    let connected = within(limits, async {
-        let stream = TcpStream::connect(pod.address).await.map_err(|error| broken(&error))?;
-        let handshake = http1::Builder::new().max_buf_size(LARGEST_HEAD).handshake(TokioIo::new(stream));
-        handshake.await.map_err(|error| broken(&error))
-    });
-    let (mut sender, connection) = connected.await?;
-    let mut exchanged = pin!(async {
-        let refused = |error: hyper::Error| {
-            if is_head_too_large(&error) { Failure::HeadTooLarge } else { broken(&error) }
-        };
-        let answer = within(limits, async { sender.send_request(request).await.map_err(refused) });
-        let answer = answer.await?;
-        if answer.status() != StatusCode::OK {
-            return Err(Failure::Status(answer.status()));
-        }
-        // The head is dropped: any number of connections may wait for a permit.
-        let body = answer.into_body();
-        // Only now: pods that do not answer keep no permit from those that do.
-        let _permit = batch.bodies.permit(batch.namespace).await;
-        let body = within(limits, async {
-            read_body(body, limits.bytes).await.map_err(|error| match error {
-                BodyError::TooLarge => Failure::TooLarge,
-                BodyError::Broken(why) => Failure::Connection(why),
-            })
-        });
-        body.await
-    });
-    let bytes = tokio::select! {
-        biased;
-        answer = &mut exchanged => answer,
-        // The server has closed it; what has arrived is read.
-        _ = connection => exchanged.await,
-    }?;
-    Ok(String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 #[cfg(test)]
@@ -237,35 +127,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_link_local_addresses_and_metadata_services_are_not_scraped() {
-        for ip in ["10.0.0.1", "192.168.1.7", "100.64.0.3", "fd00::7", "2001:db8::1", "::ffff:10.0.0.1"] {
-            assert!(address("demo/a", ip, 8_000).is_ok(), "{ip}");
-        }
-        for ip in [
-            "127.0.0.1",
-            "127.8.8.8",
-            "0.0.0.0",
-            "169.254.169.254",
-            "224.0.0.1",
-            "255.255.255.255",
-            "::1",
-            "::",
-            "fe80::1",
-            "ff02::1",
-            "::ffff:127.0.0.1",
-            "::ffff:169.254.169.254",
-            "168.63.129.16",
-            "::ffff:168.63.129.16",
-            "100.100.100.200",
-            "192.0.0.192",
-            "fd00:ec2::254",
-            "",
-            "localhost",
-            "010.0.0.1",
-            "10.0.0.1:80",
-        ] {
+    fn an_address_that_is_none_of_a_pod_is_refused() {
+        assert!(address("demo/a", "10.0.0.1", 8_000).is_ok());
+        for ip in ["", "localhost", "010.0.0.1", "10.0.0.1:80", "127.0.0.1", "169.254.169.254"] {
             assert!(matches!(address("demo/a", ip, 8_000), Err(Fault::InvalidAddress { .. })), "{ip}");
         }
-        assert!(address("demo/a", "10.0.0.1", 0).is_err());
     }
 }

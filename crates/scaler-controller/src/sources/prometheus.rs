@@ -13,6 +13,7 @@
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use engine_metrics::body::{BodyError, LARGEST_HEAD, cause, is_head_too_large, read_body};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -26,12 +27,7 @@ use rustls::{ClientConfig, crypto::ring};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::time::timeout;
 
-use super::{
-    Fault, Sample,
-    body::{BodyError, LARGEST_HEAD, USER_AGENT, cause, is_head_too_large, read_body},
-    foreign,
-    promql::Query,
-};
+use super::{Fault, Sample, USER_AGENT, foreign, promql::Query};
 pub use answer::Evaluated;
 pub use secret::{Authorities, CA_KEY, TOKEN_KEY, Token};
 pub use url::{AllowedUrls, ServerUrl};

@@ -1,5 +1,7 @@
 //! What each engine serves, and what is read of it.
 
+use engine_metrics::series::MOST_OF_GAUGE;
+
 use super::*;
 use text::exposition::parse;
 

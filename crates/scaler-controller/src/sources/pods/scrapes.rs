@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
+use engine_metrics::histogram::Buckets;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::sources::{
     Fault, Sample,
     engines::{InFlight, MillisecondsPerUnit, Scraped},
-    histogram::Buckets,
     pods::kept::{Reserved, Share},
 };
 

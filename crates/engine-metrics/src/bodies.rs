@@ -19,7 +19,7 @@ pub struct Bodies {
 
 /// Held while a body is read.
 #[derive(Debug)]
-pub(super) struct Permit<'b> {
+pub(crate) struct Permit<'b> {
     _of_all: Option<SemaphorePermit<'b>>,
     _of_namespace: Option<OwnedSemaphorePermit>,
     /// The last field: it looks for what the others have let go.
@@ -44,7 +44,7 @@ impl Bodies {
         self.at_once.available_permits()
     }
 
-    pub(super) async fn permit(&self, namespace: &str) -> Permit<'_> {
+    pub(crate) async fn permit(&self, namespace: &str) -> Permit<'_> {
         let share = self.share(namespace);
         let own = share.semaphore.clone();
         let of_namespace = match own {

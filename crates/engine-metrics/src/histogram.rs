@@ -59,8 +59,13 @@ impl Buckets {
     }
 
     /// Of memory.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         size_of_val(self.0.as_slice())
+    }
+
+    /// Upper bounds and cumulative counts, in ascending order; the last bound is infinite.
+    pub fn iter(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        self.0.iter().map(|bucket| (bucket.upper, bucket.count))
     }
 
     /// Number of observations.

@@ -6,21 +6,21 @@ use bytes::Buf as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
-use super::foreign;
-
-pub(super) const USER_AGENT: &str = concat!("scaler-controller/", env!("CARGO_PKG_VERSION"));
+use crate::foreign;
 
 /// Bytes of the head of an answer; a connection buffers no more. hyper's own limit is 400 KiB. Every pod that waits for its
 /// body to be read would hold that.
-pub(super) const LARGEST_HEAD: usize = 16 << 10;
+pub const LARGEST_HEAD: usize = 16 << 10;
 
-pub(super) enum BodyError {
+/// Why a body cannot be used.
+#[derive(Debug)]
+pub enum BodyError {
     TooLarge,
     Broken(String),
 }
 
 /// Gives up as soon as there are more bytes, whatever the header says.
-pub(super) async fn read_body(mut body: Incoming, most: usize) -> Result<Vec<u8>, BodyError> {
+pub async fn read_body(mut body: Incoming, most: usize) -> Result<Vec<u8>, BodyError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| BodyError::Broken(cause(&error)))?;
@@ -35,7 +35,7 @@ pub(super) async fn read_body(mut body: Incoming, most: usize) -> Result<Vec<u8>
 }
 
 /// Whether the head of the answer has more bytes than `LARGEST_HEAD`.
-pub(super) fn is_head_too_large(error: &(dyn Error + 'static)) -> bool {
+pub fn is_head_too_large(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large) {
@@ -47,7 +47,7 @@ pub(super) fn is_head_too_large(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The last cause of an error, which names what happened: `Connection refused (os error 111)`.
-pub(super) fn cause(error: &(dyn Error + 'static)) -> String {
+pub fn cause(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {
         last = cause;

@@ -1,0 +1,314 @@
+//! How the requests of an engine ended and how long they took, since it started. Pure.
+//!
+//! | engine | ended | failed | aborted | repetition | first token | per token | whole request |
+//! |---|---|---|---|---|---|---|---|
+//! | vLLM | `request_success_total`, by reason | reason `error` | reason `abort` | reason `repetition` | yes | yes | yes |
+//! | SGLang | `num_requests_total` | – | `num_aborted_requests_total` | – | yes | yes | yes |
+//! | TGI | success and failure | `request_failure` | – | – | – | yes | yes |
+//! | Triton | success and failure | `request_failure` | – | – | – | – | – |
+//!
+//! vLLM's counter has requests with any reason, also failed ones, whatever its name says. Requests that are refused before the
+//! engine works on them (400, 401, 413) are in none. A name that is not served is 0 where the engine serves it only after the
+//! first such request.
+
+use text::exposition::Exposition;
+
+use crate::{
+    engine::{Engine, is_bucket},
+    histogram::Buckets,
+    series::{Unusable, sum, sum_of},
+};
+
+/// What a request may come to that speaks against a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The engine failed.
+    Error,
+    /// The caller hung up.
+    Abort,
+    /// The engine repeated itself until it was stopped.
+    Repetition,
+}
+
+/// What takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Latency {
+    FirstToken,
+    /// Mean time per token of one request, after the first.
+    PerToken,
+    WholeRequest,
+}
+
+/// One look at one engine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcomes {
+    /// Requests that ended since the start.
+    pub ended: u64,
+    /// Requests that run or wait now.
+    pub in_flight: u64,
+    /// Those that ended so; `None`: the engine does not count them.
+    pub errors: Option<u64>,
+    pub aborts: Option<u64>,
+    pub repetitions: Option<u64>,
+    /// In seconds; `None`: the engine does not measure it, or has measured none yet.
+    pub first_token: Option<Buckets>,
+    pub per_token: Option<Buckets>,
+    pub whole_request: Option<Buckets>,
+}
+
+/// Why a look says nothing.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{metric}: {why}")]
+pub struct Unread {
+    pub metric: &'static str,
+    pub why: Unusable,
+}
+
+struct Names {
+    /// Counters whose sum is the number of ended requests.
+    ended: &'static [&'static str],
+    errors: Option<Counter>,
+    aborts: Option<Counter>,
+    repetitions: Option<Counter>,
+    first_token: &'static [&'static str],
+    per_token: &'static [&'static str],
+    whole_request: &'static [&'static str],
+    /// The counters are there from the start, so that a name that is missing is a fault.
+    has_counters_from_the_start: bool,
+}
+
+/// A counter, or the series of it with this reason.
+#[derive(Clone, Copy)]
+struct Counter {
+    name: &'static str,
+    reason: Option<&'static str>,
+}
+
+const fn whole(name: &'static str) -> Option<Counter> {
+    Some(Counter { name, reason: None })
+}
+
+const fn of_reason(name: &'static str, reason: &'static str) -> Option<Counter> {
+    Some(Counter { name, reason: Some(reason) })
+}
+
+const VLLM_ENDED: &str = "vllm:request_success_total";
+
+/// Older versions have other names of a histogram: the first one that is served counts.
+const VLLM: Names = Names {
+    ended: &[VLLM_ENDED],
+    errors: of_reason(VLLM_ENDED, "error"),
+    aborts: of_reason(VLLM_ENDED, "abort"),
+    repetitions: of_reason(VLLM_ENDED, "repetition"),
+    first_token: &["vllm:time_to_first_token_seconds"],
+    per_token: &[
+        "vllm:request_time_per_output_token_seconds",
+        "vllm:inter_token_latency_seconds",
+        "vllm:time_per_output_token_seconds",
+    ],
+    whole_request: &["vllm:e2e_request_latency_seconds"],
+    has_counters_from_the_start: true,
+};
+
+const SGLANG: Names = Names {
+    ended: &["sglang:num_requests_total"],
+    errors: None,
+    aborts: whole("sglang:num_aborted_requests_total"),
+    repetitions: None,
+    first_token: &["sglang:time_to_first_token_seconds"],
+    per_token: &["sglang:inter_token_latency_seconds"],
+    whole_request: &["sglang:e2e_request_latency_seconds"],
+    has_counters_from_the_start: false,
+};
+
+const TGI: Names = Names {
+    ended: &["tgi_request_success", "tgi_request_failure"],
+    errors: whole("tgi_request_failure"),
+    aborts: None,
+    repetitions: None,
+    first_token: &[],
+    per_token: &["tgi_request_mean_time_per_token_duration"],
+    whole_request: &["tgi_request_duration"],
+    has_counters_from_the_start: false,
+};
+
+const TRITON: Names = Names {
+    ended: &["nv_inference_request_success", "nv_inference_request_failure"],
+    errors: whole("nv_inference_request_failure"),
+    aborts: None,
+    repetitions: None,
+    first_token: &[],
+    per_token: &[],
+    whole_request: &[],
+    has_counters_from_the_start: false,
+};
+
+fn names(engine: Engine) -> &'static Names {
+    match engine {
+        Engine::Vllm => &VLLM,
+        Engine::Sglang => &SGLANG,
+        Engine::Tgi => &TGI,
+        Engine::Triton => &TRITON,
+    }
+}
+
+/// Whether the engine says how many requests end so.
+pub fn counts(engine: Engine, outcome: Outcome) -> bool {
+    let names = names(engine);
+    match outcome {
+        Outcome::Error => names.errors.is_some(),
+        Outcome::Abort => names.aborts.is_some(),
+        Outcome::Repetition => names.repetitions.is_some(),
+    }
+}
+
+/// Whether the engine measures it.
+pub fn measures(engine: Engine, latency: Latency) -> bool {
+    !histograms(names(engine), latency).is_empty()
+}
+
+fn histograms(names: &Names, latency: Latency) -> &'static [&'static str] {
+    match latency {
+        Latency::FirstToken => names.first_token,
+        Latency::PerToken => names.per_token,
+        Latency::WholeRequest => names.whole_request,
+    }
+}
+
+/// Whether a series of this name is needed. For [`text::exposition::parse`].
+pub fn needs(engine: Engine, series: &str) -> bool {
+    let names = names(engine);
+    let mut counters = [names.errors, names.aborts, names.repetitions].into_iter().flatten();
+    let mut latencies = [names.first_token, names.per_token, names.whole_request].into_iter().flatten();
+    names.ended.contains(&series)
+        || engine.profile().requests.contains(&series)
+        || counters.any(|counter| counter.name == series)
+        || latencies.any(|histogram| is_bucket(series, histogram))
+}
+
+/// What one scrape says.
+pub fn read(read: &Exposition<'_>, engine: Engine) -> Result<Outcomes, Unread> {
+    let names = names(engine);
+    let profile = engine.profile();
+    let in_flight = match profile.in_hand(read) {
+        Ok(requests) => whole_number(requests),
+        // TGI serves its gauges from the first request on.
+        Err((_, Unusable::Missing)) if !names.has_counters_from_the_start => 0,
+        Err((metric, why)) => return Err(Unread { metric, why }),
+    };
+    let counted = |metric: &'static str, found: Result<f64, Unusable>| match found {
+        Ok(count) => Ok(whole_number(count)),
+        Err(Unusable::Missing) if !names.has_counters_from_the_start => Ok(0),
+        Err(why) => Err(Unread { metric, why }),
+    };
+    let mut ended = 0_u64;
+    for name in names.ended {
+        ended = ended.saturating_add(counted(name, sum(read, name))?);
+    }
+    let counter = |counter: Option<Counter>| {
+        counter
+            .map(|Counter { name, reason }| {
+                let is_wanted = |label: Option<&str>| reason.is_none_or(|reason| label == Some(reason));
+                counted(name, sum_of(read, name, |series| is_wanted(series.label("finished_reason"))))
+            })
+            .transpose()
+    };
+    let latency = |latency| {
+        let of = |histogram: &&str| {
+            let mut buckets =
+                read.series.iter().filter(|series| is_bucket(series.name, histogram)).peekable();
+            buckets.peek()?;
+            Buckets::of(buckets)
+        };
+        histograms(names, latency).iter().find_map(of)
+    };
+    Ok(Outcomes {
+        ended,
+        in_flight,
+        errors: counter(names.errors)?,
+        aborts: counter(names.aborts)?,
+        repetitions: counter(names.repetitions)?,
+        first_token: latency(Latency::FirstToken),
+        per_token: latency(Latency::PerToken),
+        whole_request: latency(Latency::WholeRequest),
+    })
+}
+
+/// Counters of Prometheus are floating-point numbers. The conversion ends at both ends of the range.
+fn whole_number(count: f64) -> u64 {
+    count.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use text::exposition::parse;
+
+    use super::*;
+
+    fn of(engine: Engine, text: &str) -> Result<Outcomes, Unread> {
+        read(&parse(text, |series| needs(engine, series)), engine)
+    }
+
+    const VLLM_PAGE: &str = "\
+vllm:num_requests_running{model_name=\"a\"} 2
+vllm:num_requests_waiting{model_name=\"a\"} 1
+vllm:request_success_total{finished_reason=\"stop\",model_name=\"a\"} 90
+vllm:request_success_total{finished_reason=\"length\",model_name=\"a\"} 5
+vllm:request_success_total{finished_reason=\"error\",model_name=\"a\"} 4
+vllm:request_success_total{finished_reason=\"abort\",model_name=\"a\"} 1
+vllm:time_to_first_token_seconds_bucket{le=\"0.1\"} 60
+vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"} 100
+vllm:inter_token_latency_seconds_bucket{le=\"+Inf\"} 7
+";
+
+    #[test]
+    fn vllm_counts_by_reason_and_failed_requests_are_among_those_that_ended() {
+        let read = of(Engine::Vllm, VLLM_PAGE).unwrap();
+        assert_eq!((read.ended, read.in_flight), (100, 3));
+        assert_eq!((read.errors, read.aborts), (Some(4), Some(1)));
+        assert_eq!(read.repetitions, Some(0), "no request has ended so yet");
+        let buckets: Vec<_> = read.first_token.unwrap().iter().collect();
+        assert_eq!(buckets, [(0.1, 60.0), (f64::INFINITY, 100.0)]);
+        assert!(read.per_token.is_some(), "the name of another version");
+        assert_eq!(read.whole_request, None);
+    }
+
+    #[test]
+    fn a_missing_counter_of_vllm_is_no_zero() {
+        let without: String = VLLM_PAGE
+            .lines()
+            .filter(|line| !line.contains("success"))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        assert_eq!(
+            of(Engine::Vllm, &without).unwrap_err().to_string(),
+            "vllm:request_success_total: it is not served"
+        );
+        let gauge = VLLM_PAGE.replace("vllm:num_requests_waiting", "other");
+        assert!(of(Engine::Vllm, &gauge).is_err());
+    }
+
+    #[test]
+    fn tgi_and_triton_serve_a_counter_from_the_first_such_request_on() {
+        let read =
+            of(Engine::Tgi, "tgi_request_success 7\ntgi_queue_size 1\ntgi_batch_current_size 2\n").unwrap();
+        assert_eq!((read.ended, read.errors, read.in_flight, read.aborts), (7, Some(0), 3, None));
+        let text = "nv_inference_request_success{model=\"a\"} 7\nnv_inference_request_failure{model=\"a\",reason=\"x\"} 2\n\
+                    nv_inference_request_failure{model=\"a\",reason=\"y\"} 1\nnv_inference_pending_request_count 4\n";
+        let read = of(Engine::Triton, text).unwrap();
+        assert_eq!((read.ended, read.errors, read.in_flight), (10, Some(3), 4));
+        assert_eq!(
+            of(Engine::Tgi, "other 1\n").unwrap(),
+            Outcomes { errors: Some(0), ..Outcomes::default() }
+        );
+    }
+
+    #[test]
+    fn each_engine_says_what_it_counts() {
+        let errors = [Engine::Vllm, Engine::Sglang, Engine::Tgi, Engine::Triton]
+            .map(|one| counts(one, Outcome::Error));
+        assert_eq!(errors, [true, false, true, true]);
+        assert!(measures(Engine::Vllm, Latency::FirstToken) && !measures(Engine::Tgi, Latency::FirstToken));
+        assert!(!measures(Engine::Triton, Latency::WholeRequest));
+    }
+}
