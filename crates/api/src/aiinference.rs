@@ -16,6 +16,7 @@ use crate::{
     schema::{self, rules},
 };
 
+pub mod analysis;
 pub mod source;
 pub mod traffic;
 
@@ -100,6 +101,11 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     validation = Rule::new(
         "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16"
     ).message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")
+        .field_path(".canary"),
+    validation = Rule::new(
+        "!has(self.canary) || !has(self.canary.analysis) || self.engine == 'vllm' || self.canary.analysis.metrics.all(metric, \
+         metric.name == 'errorRate' || (self.engine == 'tgi' && metric.name in ['tpot', 'e2e']))"
+    ).message("has a metric that the engine does not count: vLLM has all of them, TGI errorRate, tpot and e2e, Triton errorRate")
         .field_path(".canary"),
     validation = Engine::Vllm.owned_flags_rule(),
     validation = Engine::Triton.owned_flags_rule(),

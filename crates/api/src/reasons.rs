@@ -321,6 +321,8 @@ pub const CANARY_STARTING: &str = "Starting";
 pub const CANARY_DARK: &str = "Dark";
 /// `CanaryProgressing`: the candidate has the share of a step.
 pub const CANARY_ANALYSING: &str = "Analysing";
+/// `CanaryProgressing`: a step has no verdict within its time, and the candidate keeps its share.
+pub const CANARY_HELD: &str = "Held";
 /// `CanaryProgressing`: the canary waits until `approvedSteps` rises.
 pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
 /// `CanaryProgressing`: stable gets the version of the candidate.
@@ -333,6 +335,18 @@ pub const CANARY_ROLLED_BACK: &str = "RolledBack";
 pub const CANARY_PASSING: &str = "Passing";
 /// `CanaryHealthy`: the candidate has lost its last ready pod while it had a share.
 pub const CANDIDATE_UNREADY: &str = "CandidateUnready";
+/// `CanaryHealthy`: the engine of the candidate has ended while it had requests.
+pub const CANDIDATE_CRASHED: &str = "CandidateCrashed";
+/// `CanaryHealthy`: the candidate's requests are worse than stable's.
+pub const ANALYSIS_FAILED: &str = "AnalysisFailed";
+/// `CanaryHealthy`: a step had no verdict within its time.
+pub const CANARY_INCONCLUSIVE: &str = "Inconclusive";
+/// `CanaryHealthy`: engines give no numbers for three looks in a row.
+pub const METRICS_MISSING: &str = "MetricsMissing";
+/// `CanaryHealthy`: both versions have so different loads that their latencies cannot be compared.
+pub const LOAD_MISMATCH: &str = "LoadMismatch";
+/// `CanaryHealthy`: no bucket of both versions ends where a request becomes slow.
+pub const BUCKET_MISMATCH: &str = "BucketMismatch";
 /// `canary.abort` is set.
 pub const CANARY_ABORTED: &str = "Aborted";
 
@@ -341,6 +355,10 @@ pub const CANARY_ABORTED: &str = "Aborted";
 pub const CANARY_STARTED: &str = "CanaryStarted";
 /// Event: the share of the candidate changes.
 pub const TRAFFIC_SHIFTED: &str = "TrafficShifted";
+/// Event: the candidate has passed a step.
+pub const CANARY_PASSED: &str = "CanaryPassed";
+/// Event: a step has no verdict within its time.
+pub const CANARY_HELD_EVENT: &str = "CanaryHeld";
 /// Event: stable has the version of the candidate.
 pub const CANARY_PROMOTED: &str = "CanaryPromoted";
 /// Event: all requests go to stable again.

@@ -51,6 +51,19 @@ pub enum Failure {
     Slow,
 }
 
+impl Failure {
+    /// For a message that names the pod itself.
+    pub fn words(&self, limits: Limits) -> String {
+        match self {
+            Self::Connection(why) => why.clone(),
+            Self::Status(status) => format!("it answered with {}", status.as_u16()),
+            Self::HeadTooLarge => format!("the head of its answer is larger than {LARGEST_HEAD} bytes"),
+            Self::TooLarge => format!("its answer is larger than {} bytes", limits.bytes),
+            Self::Slow => format!("it did not answer within {} s", limits.deadline.as_secs_f64()),
+        }
+    }
+}
+
 /// Limits of one scrape.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {

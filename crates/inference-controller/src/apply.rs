@@ -122,6 +122,10 @@ async fn apply_rest(
     if let Some(error) = failed {
         return Err(error);
     }
+    if let Some(look) = &plan.look {
+        ctx.looks.ask(uid(inference), look);
+        ctx.looking.poll(&Key::of(inference));
+    }
     // Last, because a request to a kubelet may be slow.
     let read = read_logs(ctx, inference, plan).await.then_some(Duration::ZERO);
     Ok(Applied::All { requeue_after: [plan.requeue_after, contest, read].into_iter().flatten().min() })

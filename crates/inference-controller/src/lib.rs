@@ -28,6 +28,7 @@
 //! - `engine.rs`: the table of what vLLM, Triton and TGI need.
 //! - `versions.rs`: the version of the candidate, from the spec.
 //! - `http_route.rs`: the kind HTTPRoute of the Gateway API.
+//! - `looks.rs`: reads the engines of both versions of a canary.
 //! - `agents.rs`: errors of GPUs, as metrics agents report them.
 //! - `names.rs`: names of children and containers.
 //! - `validate/flags.rs`: refuses arguments that set flags of the controller.
@@ -66,7 +67,9 @@ use k8s_openapi::api::{
 };
 use metrics_client::args::AgentsArgs;
 use runtime::{
+    clock::Clock,
     controller::Controller,
+    polling::Trigger,
     process::{Identity, Process, Started, args::RuntimeArgs},
     read::{endpoints::Endpoints, logs::Logs},
     reconcile::reconcile,
@@ -97,6 +100,7 @@ use workload::{
 use crate::{
     agents::Agents,
     http_route::HttpRoute,
+    looks::{Looks, look},
     observe::{
         claim_key, keys_by_instance, keys_of_event, keys_on_lost, reason_of_pod, reason_of_replica_set,
         track_crashes, track_losses,
@@ -109,6 +113,7 @@ mod agents;
 mod apply;
 mod engine;
 mod http_route;
+mod looks;
 mod metrics;
 mod names;
 mod observe;
@@ -203,6 +208,10 @@ pub(crate) struct Context {
     pub(crate) migrations: Migrations,
     pub(crate) fact_times: FactTimes,
     pub(crate) apart: apply::Apart,
+    pub(crate) looks: Arc<Looks>,
+    /// Starts a look.
+    pub(crate) looking: Trigger,
+    pub(crate) clock: Clock,
     pub(crate) logs: Logs,
     pub(crate) endpoints: Endpoints,
     pub(crate) crashes: Arc<Crashes>,
@@ -215,7 +224,15 @@ pub(crate) struct Context {
 pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
     let ctx = Arc::new(context(process, args));
     metrics::export(process, &ctx.inferences, &ctx.pods);
-    let controller = related(process, &ctx).beside(ctx.agents.running(&ctx.pods));
+    let looked = Arc::clone(&ctx);
+    let controller = related(process, &ctx).beside(ctx.agents.running(&ctx.pods)).polls(
+        looks::POLLING,
+        &ctx.looking,
+        move |inference, _| {
+            let ctx = Arc::clone(&looked);
+            async move { look(&ctx, inference).await }
+        },
+    );
     process.control(controller, move |inference, now| {
         let ctx = Arc::clone(&ctx);
         async move { reconcile(&*ctx, inference, now).await }
@@ -233,6 +250,7 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
     let any_has_gateway = move || served.all().iter().any(|inference| inference.spec.gateway.is_some());
     let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
     Context {
+        looks: track_looks(&inferences),
         inferences,
         config_maps: writer.of(process.watch_labelled("ConfigMap", &managed)),
         deployments: writer.of(process.watch_labelled("Deployment", &managed)),
@@ -254,12 +272,26 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
         migrations: Migrations::default(),
         fact_times: FactTimes::default(),
         apart: apply::Apart::default(),
+        looking: Trigger::default(),
+        clock: process.clock(),
         logs: process.logs(),
         endpoints: process.endpoints(),
         writer,
         recorder: process.recorder(),
         defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
     }
+}
+
+/// Those of deleted objects are forgotten.
+fn track_looks(inferences: &Cache<AIInference>) -> Arc<Looks> {
+    let looks = Arc::<Looks>::default();
+    let kept = Arc::clone(&looks);
+    inferences.subscribe(move |change| {
+        if let Some(inference) = change.gone() {
+            kept.forget(inference.metadata.uid.as_deref().unwrap_or_default());
+        }
+    });
+    looks
 }
 
 /// Which changes start a reconcile of which object.

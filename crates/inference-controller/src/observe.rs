@@ -38,6 +38,7 @@ use workload::{
 use crate::{
     Context,
     http_route::HttpRoute,
+    looks::Looking,
     names::{self, Track},
     versions::candidate,
 };
@@ -73,6 +74,8 @@ pub(crate) struct Observed {
     pub(crate) has_endpoint: Option<bool>,
     /// Reasons and messages of children apart that could not be written, by what they are.
     pub(crate) apart: BTreeMap<&'static str, (&'static str, String)>,
+    /// Of a canary with an analysis.
+    pub(crate) looking: Looking,
     pub(crate) nodes: Nodes,
     /// Nodes with its pods that are about to go; empty without a watch of nodes.
     pub(crate) leaving_nodes: BTreeSet<String>,
@@ -111,11 +114,23 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     observed.route = owned(&ctx.routes, namespace, uid, &route).map(|kept| HttpRoute::clone(&kept));
     observed.has_no_routes = ctx.routes.is_absent();
     observed.apart = ctx.apart.of(uid);
+    observed.looking = looking(ctx, &inference, uid);
     let recorded = inference.status.as_ref().map_or(&[][..], |status| &status.migrations);
     observed.unrecorded = ctx.migrations.unrecorded(uid, |migration| {
         recorded.iter().any(|known| known.pod == migration.pod && known.from_node == migration.node)
     });
     observed
+}
+
+fn looking(ctx: &Context, inference: &AIInference, uid: &str) -> Looking {
+    if inference.spec.canary.as_ref().is_none_or(|canary| canary.analysis.is_none()) {
+        ctx.looks.forget(uid);
+        return Looking::default();
+    }
+    let analysis = inference.status.as_ref().and_then(|status| status.canary.as_ref()?.analysis.as_ref());
+    let until =
+        analysis.and_then(|analysis| analysis.counted_until.as_ref()).map(|until| until.0.as_second());
+    ctx.looks.of(uid, until)
 }
 
 /// Facts of the candidate begin with this.
@@ -187,6 +202,7 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
         has_no_routes: false,
         has_endpoint: None,
         apart: BTreeMap::new(),
+        looking: Looking::default(),
         nodes,
         leaving_nodes,
         gpu_faults,

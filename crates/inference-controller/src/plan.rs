@@ -16,6 +16,7 @@ use workload::faults::{crashes::Log, pace::Allowance};
 
 use crate::{
     http_route::HttpRoute,
+    looks::Ask,
     observe::{OF_CANDIDATE, Observed},
     validate::{Invalid, ValidInference},
 };
@@ -73,6 +74,9 @@ pub(crate) struct Plan {
     /// Children of the candidate, and the route, to delete.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) superfluous_apart: Vec<Superfluous>,
+    /// A look at the engines of both versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) look: Option<Ask>,
     /// Children to delete.
     pub(crate) superfluous: Vec<Superfluous>,
     pub(crate) status: AIInferenceStatus,
@@ -273,7 +277,8 @@ pub(crate) fn of_valid(
     if valid.pods.paused {
         return released(written, observed, now);
     }
-    let Traffic { route, children: candidate, marks, superfluous: of_traffic, needs_endpoint, .. } = traffic;
+    let Traffic { route, children: candidate, marks, superfluous: of_traffic, needs_endpoint, look, .. } =
+        traffic;
     Plan {
         children: children(valid, &revision, observed, rollout.strategy, &handover),
         headless: children::service::headless(valid, &revision, observed).map(Box::new),
@@ -282,6 +287,7 @@ pub(crate) fn of_valid(
         marks: handover.marks.into_iter().chain(marks).collect(),
         candidate,
         route: route.map(Box::new),
+        look,
         needs_endpoint,
         ..written
     }
@@ -387,7 +393,7 @@ fn status_only(
     allowance: &Allowance,
 ) -> Plan {
     let (deletions, unless_deleted, marks, children, headless) = Default::default();
-    let (superfluous, logs, facts, candidate, route, superfluous_apart) = Default::default();
+    let (superfluous, logs, facts, candidate, route, superfluous_apart, look) = Default::default();
     let allowance = allowance.clone();
     let digests = model::record(observed).map(Box::new);
     Plan {
@@ -400,6 +406,7 @@ fn status_only(
         candidate,
         route,
         superfluous_apart,
+        look,
         superfluous,
         status,
         events,

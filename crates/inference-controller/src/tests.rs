@@ -124,6 +124,7 @@ impl Scene {
                 has_no_routes: false,
                 has_endpoint: None,
                 apart: Default::default(),
+                looking: Default::default(),
                 nodes: Nodes::default(),
                 leaving_nodes: Default::default(),
                 gpu_faults: Default::default(),

@@ -5,7 +5,10 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::source;
+use super::{
+    analysis::{Analysis, AnalysisStatus, DEFAULT_STEP_REQUESTS},
+    source,
+};
 use crate::{
     pods::{EnvVar, Resources},
     schema::{self, rules},
@@ -108,6 +111,8 @@ pub struct ParentGateway {
     ).message("must differ from the top level: set modelSource, manifestDigest, image, engineVersion, args, env or resources"),
     validation = Rule::new("self.weightPercent == 0 || size(self.steps) == 0")
         .message("must not be set together with steps").field_path(".weightPercent"),
+    validation = Rule::new("!has(self.analysis) || self.weightPercent > 0 || size(self.steps) > 0")
+        .message("needs a share to judge: set steps or weightPercent").field_path(".analysis"),
     validation = Rule::new("self.promotion != 'Auto' || size(self.steps) > 0")
         .message("must not be Auto without steps, whose end it waits for").field_path(".promotion")
 )]
@@ -181,6 +186,11 @@ pub struct Canary {
     #[schemars(length(max = 4))]
     pub matches: Vec<HeaderMatch>,
 
+    /// Judges the candidate by the requests that it and stable answer: a step ends when enough of them are good. Default:
+    /// steps end by time and by approval alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<Analysis>,
+
     /// What follows the last step. Manual: the candidate keeps its share until approvedSteps is larger than the number of steps.
     /// Auto: it becomes stable. Default: Manual.
     #[serde(default)]
@@ -215,6 +225,11 @@ pub struct CanaryStep {
     #[schemars(range(min = 5, max = 604_800))]
     pub min_seconds: i32,
 
+    /// With analysis: requests of the candidate that the step needs at least. Default: 300.
+    #[serde(default = "step_requests")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub min_requests: i32,
+
     /// Whether the step begins only when canary.approvedSteps is at least its number. Default: false.
     #[serde(default)]
     pub approval: bool,
@@ -248,7 +263,7 @@ pub enum Promotion {
 #[serde(rename_all = "camelCase")]
 pub struct CanaryStatus {
     /// Starting: its pods come up. Dark: it is ready and gets no share. Analysing: it has the share of a step.
-    /// AwaitingApproval: it keeps the share until approvedSteps rises. Promoting: stable gets its version. Promoted: stable has
+    /// AwaitingApproval: it keeps the share until approvedSteps rises. Held: analysis.timeoutSeconds have passed without a verdict. Promoting: stable gets its version. Promoted: stable has
     /// it. RollingBack: its requests end. RolledBack: it was not good enough, and has no pods. Aborted: canary.abort is set.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
     #[schemars(with = "String", length(max = 64))]
@@ -316,6 +331,10 @@ pub struct CanaryStatus {
     #[schemars(range(min = 0))]
     pub lost: i32,
 
+    /// What the requests of the newest step say. Absent without canary.analysis, and before the first step begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<AnalysisStatus>,
+
     /// The last version that was rolled back. It is not tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_rollback: Option<Rollback>,
@@ -328,6 +347,7 @@ pub enum CanaryPhase {
     Dark,
     Analysing,
     AwaitingApproval,
+    Held,
     Promoting,
     Promoted,
     RollingBack,
@@ -385,4 +405,8 @@ fn one() -> i32 {
 
 fn step_seconds() -> i32 {
     DEFAULT_STEP_SECONDS
+}
+
+fn step_requests() -> i32 {
+    DEFAULT_STEP_REQUESTS
 }

@@ -108,6 +108,9 @@ fn context(client: &Client, inference: &AIInference) -> Context {
     inferences.upsert(inference.clone());
     let metrics = Arc::new(Metrics::new(NAME));
     Context {
+        looks: Default::default(),
+        looking: Default::default(),
+        clock: Default::default(),
         inferences,
         config_maps: writer.of(Cache::default()),
         deployments: writer.of(Cache::default()),

@@ -1,16 +1,22 @@
 //! Which requests reach which version: the route, and the candidate with its children. Pure.
 //!
 //! - `state.rs`: the canary as a state machine.
+//! - `analysis.rs`: what the requests of both versions say of the candidate.
 //! - `route.rs`: the HTTPRoute, and what the gateways say about it.
 //! - `promotion.rs`: which version stable has after a promotion.
 //! - `report.rs`: conditions and events.
 
 use std::time::Duration;
 
-use api::aiinference::{
-    AIInferenceStatus,
-    traffic::{CanaryPhase, CanaryStatus, RouteStatus},
+use api::{
+    aiinference::{
+        AIInferenceStatus,
+        analysis::{Analysis, AnalysisMode, MetricName},
+        traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
+    },
+    reasons,
 };
+use engine_metrics::engine::Engine;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -21,11 +27,12 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use runtime::write::{conditions::Verdict, events::Note};
-use workload::faults::crashes::Log;
+use workload::{faults::crashes::Log, time::remaining, views::pod::PodView};
 
 use self::{
+    analysis::{Analysed, analysed},
     route::{Answer, answer},
-    state::{Next, Pods, Seen, Share, Wanted, next},
+    state::{Finding, Next, Pods, Seen, Share, Wanted, next},
 };
 use super::{
     accepted,
@@ -38,12 +45,15 @@ use super::{
     metadata::metadata_of,
 };
 use crate::{
+    engine::Profile,
     http_route::HttpRoute,
+    looks::{Ask, AskedMetric, PodToRead},
     names::{self, Track},
     observe::Observed,
     validate::{Invalid, ValidInference, owner},
 };
 
+mod analysis;
 pub(crate) mod promotion;
 pub(crate) mod report;
 mod route;
@@ -70,6 +80,8 @@ pub(super) struct Traffic {
     pub(super) requeue_after: Option<Duration>,
     /// It sends the candidate more requests than before, and the API server has to be asked whether it has an endpoint.
     pub(super) needs_endpoint: bool,
+    /// The engines of both versions are to be read.
+    pub(super) look: Option<Ask>,
 }
 
 /// Requests may run for so long if `spec.drainSeconds` does not say.
@@ -98,7 +110,13 @@ pub(super) fn traffic(
     };
     let of_candidate =
         valid.as_ref().zip(version).map(|(valid, version)| decided(valid, version, defaults, now));
-    let seen = seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed);
+    let spec = inference.spec.canary.as_ref();
+    let analysed =
+        before.zip(spec).and_then(|(before, canary)| analysed(before, canary, &observed.looking.looks));
+    let seen = Seen {
+        finding: finding(observed, before, spec, analysed.as_ref()),
+        ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed)
+    };
     let promoted = status.and_then(|status| status.promoted_revision.as_deref());
     let decision = next(before, promoted, inference.spec.canary.as_ref(), &seen, now);
     let rises = decision.share.weight > seen.route.unwrap_or_default().share.weight
@@ -107,6 +125,8 @@ pub(super) fn traffic(
     // The list of endpoints follows the pods, or could not be read.
     let lacks_endpoint = rises && observed.has_endpoint == Some(false);
     let Next { status: canary, promoted, share, pods, wait } = decision;
+    let canary = canary.map(|canary| with_analysis(canary, before, spec, analysed.as_ref()));
+    let (look, wait_for_look) = look(observed, canary.as_ref(), analysed.as_ref(), now);
     let share = if lacks_endpoint { unraised(share, &seen) } else { share };
     let waits_for = lacks_endpoint.then_some(Duration::from_secs(1));
     let mut traffic = Traffic {
@@ -116,8 +136,14 @@ pub(super) fn traffic(
             .as_ref()
             .filter(|canary| is_under_way(canary))
             .map(|_| status.and_then(|status| status.min_stable_replicas).unwrap_or(stable.replicas)),
-        requeue_after: wait.into_iter().chain(waits_for).chain(looks_again(observed)).min(),
+        requeue_after: wait
+            .into_iter()
+            .chain(waits_for)
+            .chain(wait_for_look)
+            .chain(looks_again(observed))
+            .min(),
         needs_endpoint,
+        look,
         superfluous: superfluous_route(observed),
         ..Traffic::default()
     };
@@ -145,7 +171,8 @@ pub(super) fn traffic(
     if pods == Wanted::Deleted {
         traffic.superfluous.extend(version.into_iter().flat_map(all_children));
     }
-    let (verdicts, unanswered) = report::verdicts(observed, canary.as_ref(), assessment.as_ref(), now);
+    let of_pods = report::OfCandidate { assessment: assessment.as_ref(), analysed: analysed.as_ref() };
+    let (verdicts, unanswered) = report::verdicts(observed, canary.as_ref(), of_pods, now);
     traffic.verdicts = verdicts;
     traffic.requeue_after =
         traffic.requeue_after.into_iter().chain(unanswered.as_ref().map(|(_, wait)| *wait)).min();
@@ -165,7 +192,8 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
     let share = if serves && !ends { shared } else { Share { weight: 0, matches: false, ..shared } };
     let status = observed.inference.status.as_ref();
     let canary = status.and_then(|status| status.canary.clone());
-    let (mut verdicts, unanswered) = report::verdicts(observed, canary.as_ref(), None, now);
+    let (mut verdicts, unanswered) =
+        report::verdicts(observed, canary.as_ref(), report::OfCandidate::default(), now);
     if let Some(invalid) = invalid {
         report::replace(&mut verdicts, report::invalid(invalid));
     }
@@ -240,6 +268,7 @@ fn seen(
         stable: stable.spec_hash.clone(),
         is_stopped: stable.replicas == 0,
         stable_has_endpoint: observed.pods().any(|pod| pod.is_ready),
+        finding: Finding::NotAsked,
         stable_is_complete: is_only && stable.replicas > 0 && counts.updated_ready >= stable.replicas,
         candidate: pods.unwrap_or_default(),
         route: observed
@@ -252,6 +281,142 @@ fn seen(
     }
 }
 
+/// What speaks against the candidate: a crash, or its requests.
+fn finding(
+    observed: &Observed,
+    before: Option<&CanaryStatus>,
+    canary: Option<&Canary>,
+    analysed: Option<&Analysed>,
+) -> Finding {
+    let enforced = |analysis: &&Analysis| analysis.mode == AnalysisMode::Enforce;
+    let Some(analysis) = canary.and_then(|canary| canary.analysis.as_ref()).filter(enforced) else {
+        return Finding::NotAsked;
+    };
+    let since = before.and_then(|before| before.step_started_at.as_ref()).map(|since| since.0);
+    let crash = since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, since));
+    if let Some(message) = crash {
+        return Finding::Fails { reason: reasons::CANDIDATE_CRASHED, message };
+    }
+    let message = analysed.map(Analysed::message).unwrap_or_default();
+    match analysed.map(|analysed| analysed.judgement.verdict) {
+        Some(verdict::judge::Verdict::Pass) => Finding::Passes,
+        Some(verdict::judge::Verdict::Fail) => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message },
+        Some(verdict::judge::Verdict::Inconclusive) | None => Finding::Open {
+            timeout: Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs())),
+            then: analysis.on_inconclusive,
+            message,
+        },
+    }
+}
+
+/// An engine of the candidate that has failed since then. A pod that was deleted is none: its node may have gone.
+fn crash(version: &Observed, since: Timestamp) -> Option<String> {
+    version.pods().find_map(|pod| {
+        let engine = pod.container(names::ENGINE)?;
+        let ends = [&engine.state, &engine.last].into_iter().filter_map(|state| state.terminated.as_ref());
+        let mut ends = ends.filter(|end| end.exit_code != 0 && end.finished_at.is_some_and(|at| at >= since));
+        let end = ends.next()?;
+        let why = if end.reason.is_empty() { String::new() } else { format!(" ({})", end.reason) };
+        Some(format!(
+            "the engine of pod {} ended with exit code {}{why} while it had requests",
+            pod.name(),
+            end.exit_code
+        ))
+    })
+}
+
+fn with_analysis(
+    canary: CanaryStatus,
+    before: Option<&CanaryStatus>,
+    spec: Option<&Canary>,
+    analysed: Option<&Analysed>,
+) -> CanaryStatus {
+    let is_asked = spec.is_some_and(|spec| spec.analysis.is_some());
+    let is_same = before.is_some_and(|before| before.revision == canary.revision);
+    let analysis = match analysed.filter(|_| is_same) {
+        Some(analysed) => Some(analysed.status()),
+        None => canary.analysis.filter(|_| is_asked),
+    };
+    CanaryStatus { analysis, ..canary }
+}
+
+/// The next look if it is due, or when it will be.
+fn look(
+    observed: &Observed,
+    canary: Option<&CanaryStatus>,
+    analysed: Option<&Analysed>,
+    now: Timestamp,
+) -> (Option<Ask>, Option<Duration>) {
+    let nothing = (None, None);
+    let Some(analysis) = observed.inference.spec.canary.as_ref().and_then(|spec| spec.analysis.as_ref())
+    else {
+        return nothing;
+    };
+    let is_judged = |phase| match phase {
+        CanaryPhase::Analysing | CanaryPhase::AwaitingApproval | CanaryPhase::Held => true,
+        CanaryPhase::Starting
+        | CanaryPhase::Dark
+        | CanaryPhase::Promoting
+        | CanaryPhase::Promoted
+        | CanaryPhase::RollingBack
+        | CanaryPhase::RolledBack
+        | CanaryPhase::Aborted => false,
+    };
+    let canary = canary.filter(|canary| canary.phase.is_some_and(is_judged));
+    let since = canary.and_then(|canary| canary.step_started_at.as_ref()).map(|since| since.0.as_second());
+    let (Some(version), Some(since), false) =
+        (observed.candidate.as_deref(), since, observed.looking.is_asked)
+    else {
+        return nothing;
+    };
+    let last = observed.looking.looks.iter().rfind(|look| look.step_since == since).map(|look| look.at);
+    let last = last.and_then(|last| Timestamp::from_second(last).ok());
+    let interval = Duration::from_secs(u64::from(analysis.interval_seconds.unsigned_abs()));
+    if let Some(wait) = last.and_then(|last| remaining(interval, last, now)) {
+        return (None, Some(wait));
+    }
+    let engine = observed.inference.spec.engine;
+    let metrics = &Profile::newest(engine).metrics;
+    let Some((engine, port)) = Engine::named(engine.as_str()).zip(u16::try_from(metrics.port).ok()) else {
+        return nothing;
+    };
+    let pods = |version: &Observed, is_candidate| -> Vec<PodToRead> {
+        let ready = version.pods().filter(|pod| pod.is_ready).take(verdict::counters::MOST_PODS);
+        ready.map(|pod| pod_to_read(pod, is_candidate)).collect()
+    };
+    let known = |metric: MetricName| analysed.filter(|analysed| analysed.since() == since)?.bound(metric);
+    let ask = Ask {
+        step_since: since,
+        counted_until: analysed.filter(|analysed| analysed.since() == since).map_or(since, Analysed::until),
+        engine,
+        port,
+        path: metrics.path,
+        pods: [pods(observed, false), pods(version, true)].concat(),
+        metrics: analysis
+            .metrics
+            .iter()
+            .map(|metric| AskedMetric {
+                name: metric.name,
+                given: analysis::given(metric),
+                known: known(metric.name),
+            })
+            .collect(),
+    };
+    (Some(ask), None)
+}
+
+fn pod_to_read(pod: &PodView, is_candidate: bool) -> PodToRead {
+    let running = pod.container(names::ENGINE).and_then(|engine| engine.state.running.as_ref());
+    let started = running.and_then(|running| running.started_at).or(pod.created());
+    PodToRead {
+        uid: pod.uid().to_owned(),
+        name: pod.name().to_owned(),
+        ip: pod.ip,
+        is_candidate,
+        started: started.map_or(0, |started| started.as_second()),
+    }
+}
+
 /// No more requests than it has.
 fn unraised(share: Share, seen: &Seen) -> Share {
     let known = seen.route.unwrap_or_default().share;
@@ -261,7 +426,12 @@ fn unraised(share: Share, seen: &Seen) -> Share {
 /// Whether this status decides something that the next reconcile has to do.
 pub(super) fn moves(observed: &Observed, status: &AIInferenceStatus) -> bool {
     let before = observed.inference.status.as_ref();
-    let of_canary = |canary: &CanaryStatus| CanaryStatus { replicas: 0, ready_replicas: 0, ..canary.clone() };
+    let of_canary = |canary: &CanaryStatus| CanaryStatus {
+        replicas: 0,
+        ready_replicas: 0,
+        analysis: None,
+        ..canary.clone()
+    };
     before.and_then(|before| before.canary.as_ref()).map(of_canary) != status.canary.as_ref().map(of_canary)
         || before.and_then(|before| before.promoted_revision.as_ref()) != status.promoted_revision.as_ref()
 }
@@ -282,10 +452,11 @@ fn replicas(pods: Wanted, valid: &ValidInference, version: &Observed) -> i32 {
 
 fn is_under_way(canary: &CanaryStatus) -> bool {
     use CanaryPhase::{
-        Aborted, Analysing, AwaitingApproval, Dark, Promoted, Promoting, RolledBack, RollingBack, Starting,
+        Aborted, Analysing, AwaitingApproval, Dark, Held, Promoted, Promoting, RolledBack, RollingBack,
+        Starting,
     };
     match canary.phase {
-        Some(Starting | Dark | Analysing | AwaitingApproval | Promoting | RollingBack) | None => true,
+        Some(Starting | Dark | Analysing | AwaitingApproval | Held | Promoting | RollingBack) | None => true,
         Some(Promoted | RolledBack | Aborted) => false,
     }
 }

@@ -15,8 +15,11 @@ use runtime::write::{
 
 use workload::time::remaining;
 
+use verdict::judge::Reason;
+
 use super::{
     super::conditions::Assessment,
+    analysis::Analysed,
     route::{Answer, answer},
 };
 use crate::{observe::Observed, validate::Invalid, versions::overlaid};
@@ -24,6 +27,13 @@ use crate::{observe::Observed, validate::Invalid, versions::overlaid};
 /// What a child apart is, in its refusals.
 pub(crate) const ROUTE: &str = "the HTTPRoute";
 pub(crate) const CANDIDATE: &str = "the candidate";
+
+/// What is known of the candidate.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OfCandidate<'a> {
+    pub(super) assessment: Option<&'a Assessment>,
+    pub(super) analysed: Option<&'a Analysed>,
+}
 
 fn verdict(type_: &'static str, holds: bool, reason: &'static str, message: String) -> Verdict {
     Verdict { type_, holds, reason, message }
@@ -33,7 +43,7 @@ fn verdict(type_: &'static str, holds: bool, reason: &'static str, message: Stri
 pub(super) fn verdicts(
     observed: &Observed,
     canary: Option<&CanaryStatus>,
-    assessment: Option<&Assessment>,
+    known: OfCandidate<'_>,
     now: Timestamp,
 ) -> (Vec<Verdict>, Option<(String, Duration)>) {
     let spec = &observed.inference.spec;
@@ -47,8 +57,8 @@ pub(super) fn verdicts(
     }
     let mut verdicts: Vec<Verdict> = traffic.into_iter().collect();
     if let Some(status) = canary {
-        verdicts.push(progressing(observed, spec.canary.as_ref(), status, assessment));
-        verdicts.push(healthy(status, assessment));
+        verdicts.push(progressing(observed, spec.canary.as_ref(), status, known));
+        verdicts.push(healthy(observed, status, known));
     }
     (verdicts, unanswered)
 }
@@ -105,7 +115,7 @@ fn progressing(
     observed: &Observed,
     canary: Option<&Canary>,
     status: &CanaryStatus,
-    assessment: Option<&Assessment>,
+    OfCandidate { assessment, analysed }: OfCandidate<'_>,
 ) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_PROGRESSING, holds, reason, message);
     if let Some((reason, message)) = observed.apart.get(CANDIDATE) {
@@ -128,8 +138,13 @@ fn progressing(
                 Some(Verdict { reason, message, .. }) => {
                     says(is_coming(reason), reason, format!("{share}; the candidate: {message}"))
                 }
-                None => says(true, reasons::CANARY_ANALYSING, share),
+                None => says(true, reasons::CANARY_ANALYSING, with_finding(share, analysed)),
             }
+        }
+        Some(CanaryPhase::Held) => {
+            let message = with_finding(format!("step {} of {steps}: {share}", status.step), analysed);
+            let fix = "set spec.canary.analysis.mode to Observe to go on without a verdict, or abort";
+            says(false, reasons::CANARY_HELD, format!("{message}; {fix}"))
         }
         Some(CanaryPhase::AwaitingApproval) => {
             let next = status.step.saturating_add(1);
@@ -176,6 +191,13 @@ fn progressing(
         Some(CanaryPhase::Aborted) => {
             says(false, reasons::CANARY_ABORTED, "spec.canary.abort is set; its pods stay".to_owned())
         }
+    }
+}
+
+fn with_finding(message: String, analysed: Option<&Analysed>) -> String {
+    match analysed {
+        Some(analysed) => format!("{message}; {}", analysed.message()),
+        None => message,
     }
 }
 
@@ -237,11 +259,15 @@ fn is_coming(reason: &str) -> bool {
     super::super::events::UNDER_WAY.contains(&reason)
 }
 
-fn healthy(status: &CanaryStatus, assessment: Option<&Assessment>) -> Verdict {
+fn healthy(
+    observed: &Observed,
+    status: &CanaryStatus,
+    OfCandidate { assessment, analysed }: OfCandidate<'_>,
+) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_HEALTHY, holds, reason, message);
     let rollback = status.last_rollback.as_ref().filter(|rollback| rollback.revision == status.revision);
     if let Some(rollback) = rollback {
-        return says(false, reasons::CANDIDATE_UNREADY, rollback.message.clone());
+        return says(false, known_reason(&rollback.reason), rollback.message.clone());
     }
     if status.phase == Some(CanaryPhase::Aborted) {
         return says(false, reasons::CANARY_ABORTED, "spec.canary.abort is set".to_owned());
@@ -257,7 +283,37 @@ fn healthy(status: &CanaryStatus, assessment: Option<&Assessment>) -> Verdict {
             format!("the candidate has no ready pod; it has lost the last one {} times", status.lost);
         return says(false, reasons::CANDIDATE_UNREADY, message);
     }
-    says(true, reasons::CANARY_PASSING, "nothing speaks against the candidate".to_owned())
+    let Some(analysed) = analysed.filter(|_| status.step_started_at.is_some()) else {
+        return says(true, reasons::CANARY_PASSING, "nothing speaks against the candidate".to_owned());
+    };
+    let message = analysed.message();
+    let hindrance = match analysed.judgement.reason {
+        // Not enforced: with a verdict that is, the candidate is rolled back.
+        Reason::Alarm => reasons::ANALYSIS_FAILED,
+        Reason::MetricsMissing => {
+            let fault = observed.looking.looks.last().and_then(|look| look.fault.as_deref());
+            let fault = fault.map(|fault| format!(": {fault}")).unwrap_or_default();
+            return says(false, reasons::METRICS_MISSING, format!("{message}{fault}"));
+        }
+        Reason::BucketMismatch => reasons::BUCKET_MISMATCH,
+        Reason::LoadMismatch => reasons::LOAD_MISMATCH,
+        _ if status.phase == Some(CanaryPhase::Held) => reasons::CANARY_INCONCLUSIVE,
+        Reason::InFlight
+        | Reason::ShareTooHigh
+        | Reason::NoControl
+        | Reason::WarmingUp
+        | Reason::TooFewRequests
+        | Reason::TooEarly
+        | Reason::NothingJudged
+        | Reason::Passing => return says(true, reasons::CANARY_PASSING, message),
+    };
+    says(false, hindrance, message)
+}
+
+/// Of a rollback that the status has.
+fn known_reason(reason: &str) -> &'static str {
+    let known = [reasons::ANALYSIS_FAILED, reasons::CANDIDATE_CRASHED, reasons::CANARY_INCONCLUSIVE];
+    known.into_iter().find(|known| *known == reason).unwrap_or(reasons::CANDIDATE_UNREADY)
 }
 
 pub(super) fn invalid(invalid: &Invalid) -> Verdict {
@@ -287,9 +343,24 @@ pub(super) fn notes(
         let message = format!("{share} % -> {} % of the requests", now.weight_percent);
         note(Severity::Normal, reasons::TRAFFIC_SHIFTED, message);
     }
+    let passes = |status: Option<&CanaryStatus>| {
+        let verdict = status.and_then(|status| Some((status.step, status.analysis.as_ref()?)));
+        verdict.filter(|(_, analysis)| analysis.verdict == "Pass").map(|(step, _)| step)
+    };
+    if let Some(step) = passes(Some(now)).filter(|step| passes(before) != Some(*step)) {
+        note(
+            Severity::Normal,
+            reasons::CANARY_PASSED,
+            format!("candidate {} has passed step {step}", now.revision),
+        );
+    }
     let became = |phase| now.phase == Some(phase) && before.is_none_or(|before| before.phase != Some(phase));
     if became(CanaryPhase::Promoted) {
         note(Severity::Normal, reasons::CANARY_PROMOTED, format!("stable has version {}", now.revision));
+    }
+    if became(CanaryPhase::Held) {
+        let message = format!("step {} has no verdict within its time", now.step);
+        note(Severity::Warning, reasons::CANARY_HELD_EVENT, message);
     }
     if let Some(rollback) = &now.last_rollback
         && before.is_none_or(|before| before.last_rollback.as_ref() != Some(rollback))

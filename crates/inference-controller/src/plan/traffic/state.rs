@@ -7,7 +7,10 @@
 use std::time::Duration;
 
 use api::{
-    aiinference::traffic::{Canary, CanaryPhase, CanaryStatus, CanaryStep, Promotion, Rollback},
+    aiinference::{
+        analysis::OnInconclusive,
+        traffic::{Canary, CanaryPhase, CanaryStatus, CanaryStep, Promotion, Rollback},
+    },
     reasons,
 };
 use jiff::Timestamp;
@@ -31,10 +34,30 @@ pub(crate) struct Seen {
     /// All replicas of stable are ready and have that version.
     pub(crate) stable_is_complete: bool,
     pub(crate) candidate: Pods,
+    pub(crate) finding: Finding,
     /// `None` without `spec.gateway`.
     pub(crate) route: Option<Route>,
     /// How long requests of the candidate may still run after it has got the last.
     pub(crate) drain: Duration,
+}
+
+/// What is known against the candidate, in the step that the status is in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Finding {
+    /// There is no analysis, or it decides nothing.
+    #[default]
+    NotAsked,
+    /// Nothing yet, until the step has lasted so long.
+    Open {
+        timeout: Duration,
+        then: OnInconclusive,
+        message: String,
+    },
+    Passes,
+    Fails {
+        reason: &'static str,
+        message: String,
+    },
 }
 
 /// The pods of the candidate.
@@ -434,6 +457,9 @@ fn in_step(
     now: Timestamp,
 ) -> Next {
     let before = CanaryStatus { step: step.number, ..before };
+    if let Finding::Fails { reason, message } = &seen.finding {
+        return rolled_back(rejected(before, reason, message.clone(), now), seen, now);
+    }
     if !seen.candidate.has_endpoint {
         let is_lost = before.step_started_at.is_some() && !seen.candidate.is_rolling;
         let lost = before.lost + i32::from(is_lost);
@@ -469,6 +495,23 @@ fn in_step(
     if let Some(wait) = remaining(step.lasts, since.0, now) {
         return with_seen(status, share, pods, seen, Some(wait));
     }
+    let is_approved = canary.approved_steps >= steps.promotes;
+    if let Finding::Open { timeout, then, message } = &seen.finding
+        && (!steps.is_fixed || is_approved)
+    {
+        match (remaining(*timeout, since.0, now), then) {
+            (Some(wait), _) => return with_seen(status, share, pods, seen, Some(wait)),
+            (None, OnInconclusive::Hold) => {
+                let status = CanaryStatus { phase: Some(CanaryPhase::Held), ..status };
+                return with_seen(status, share, pods, seen, None);
+            }
+            (None, OnInconclusive::Rollback) => {
+                let message = format!("no verdict within {} s: {message}", timeout.as_secs());
+                return rolled_back(rejected(status, reasons::CANARY_INCONCLUSIVE, message, now), seen, now);
+            }
+            (None, OnInconclusive::Promote) => {}
+        }
+    }
     let awaits = CanaryStatus { phase: Some(CanaryPhase::AwaitingApproval), ..status.clone() };
     match steps.after(step.number) {
         Some(next) if next.needs_approval && canary.approved_steps < next.number => {
@@ -480,7 +523,7 @@ fn in_step(
             let weight = if seen.candidate.ready >= next.replicas { next.weight } else { share.weight };
             with_seen(status, Share { weight, ..share }, Wanted::Replicas(next.replicas), seen, None)
         }
-        None if canary.approved_steps >= steps.promotes || canary.promotion == Promotion::Auto => {
+        None if is_approved || canary.promotion == Promotion::Auto => {
             promoted(with_seen(status, share, pods, seen, None), seen)
         }
         None if steps.is_fixed => with_seen(status, share, pods, seen, None),

@@ -20,6 +20,7 @@ struct World {
     pods: Option<(String, i32)>,
     ready: i32,
     is_rolling: bool,
+    finding: Finding,
     /// Pods are about to come up.
     is_sound: bool,
     stable_is_complete: bool,
@@ -59,6 +60,7 @@ impl World {
             pods: None,
             ready: 0,
             is_rolling: false,
+            finding: Finding::NotAsked,
             is_sound: true,
             stable_is_complete: true,
             stable_serves: true,
@@ -80,6 +82,7 @@ impl World {
             stable: promoted.unwrap_or_else(|| format!("v{}", self.stable)),
             is_stopped: false,
             stable_has_endpoint: self.stable_serves,
+            finding: self.finding.clone(),
             stable_is_complete: self.stable_is_complete,
             candidate: Pods {
                 exists: self.pods.is_some(),
@@ -426,6 +429,82 @@ fn pods_that_are_replaced_are_not_lost_and_the_step_begins_again() {
     assert!(world.status.as_ref().unwrap().step_started_at > began);
 }
 
+fn open(then: OnInconclusive) -> Finding {
+    Finding::Open { timeout: Duration::from_secs(600), then, message: "few requests".to_owned() }
+}
+
+#[test]
+fn a_candidate_that_fails_loses_its_requests_and_then_its_pods() {
+    let mut world = World::new(steps());
+    world.finding = open(OnInconclusive::Hold);
+    world.go_on(5, 10);
+    world.finding = Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: "20 % fail".to_owned() };
+    world.reconcile(3);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::RollingBack), 0));
+    // Its step is over, so nothing is judged any more.
+    world.finding = Finding::NotAsked;
+    world.go_on(20, 10);
+    assert_eq!(world.phase(), Some(CanaryPhase::RolledBack));
+    let rollback = world.status.as_ref().unwrap().last_rollback.clone().unwrap();
+    assert_eq!((&*rollback.reason, &*rollback.message), ("AnalysisFailed", "20 % fail"));
+    assert_eq!(world.pods.as_ref().unwrap().1, 0);
+}
+
+#[test]
+fn no_step_and_no_promotion_goes_on_without_a_verdict() {
+    let mut world = World::new(steps());
+    world.canary.as_mut().unwrap().approved_steps = 4;
+    world.finding = open(OnInconclusive::Hold);
+    world.go_on(30, 10);
+    assert_eq!(
+        (world.phase(), world.route.share.weight),
+        (Some(CanaryPhase::Analysing), 10),
+        "approval is no verdict"
+    );
+    world.go_on(40, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Held), 10));
+    world.finding = Finding::Passes;
+    world.go_on(2, 1);
+    world.finding = open(OnInconclusive::Hold);
+    world.go_on(30, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 50));
+    world.finding = Finding::Passes;
+    world.go_on(60, 61);
+    assert_eq!(world.phase(), Some(CanaryPhase::Promoted));
+}
+
+#[test]
+fn a_step_without_a_verdict_ends_as_the_user_says() {
+    for (then, phase) in [
+        (OnInconclusive::Rollback, CanaryPhase::RolledBack),
+        (OnInconclusive::Promote, CanaryPhase::AwaitingApproval),
+    ] {
+        let mut world = World::new(steps());
+        world.finding = open(then);
+        world.go_on(30, 10);
+        assert_eq!(world.phase(), Some(CanaryPhase::Analysing));
+        world.go_on(60, 10);
+        assert_eq!(world.phase(), Some(phase), "{then:?}");
+    }
+}
+
+/// A fixed share is judged for as long as it lasts, and ends by a fail alone.
+#[test]
+fn a_fixed_share_with_an_analysis_is_promoted_only_with_a_pass() {
+    let mut world = World::new(canary(&json!({"weightPercent": 30})));
+    world.finding = open(OnInconclusive::Rollback);
+    world.go_on(100, 60);
+    assert_eq!(
+        (world.phase(), world.route.share.weight),
+        (Some(CanaryPhase::Analysing), 30),
+        "nobody asked for its end"
+    );
+    world.canary.as_mut().unwrap().approved_steps = 1;
+    world.finding = Finding::Passes;
+    world.go_on(30, 10);
+    assert_eq!(world.phase(), Some(CanaryPhase::Promoted));
+}
+
 #[test]
 fn another_stable_version_begins_with_the_first_step_again() {
     let mut world = World::new(steps());
@@ -456,6 +535,7 @@ enum Event {
     ComeUp,
     LosePods,
     Roll(bool),
+    Find(u8),
     Pass(i64),
     Approve(i32),
     Abort(bool),
@@ -477,6 +557,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => Just(Event::ComeUp),
         2 => Just(Event::LosePods),
         1 => any::<bool>().prop_map(Event::Roll),
+        3 => (0_u8..6).prop_map(Event::Find),
         6 => (1_i64..100).prop_map(Event::Pass),
         2 => (0_i32..5).prop_map(Event::Approve),
         1 => any::<bool>().prop_map(Event::Abort),
@@ -498,6 +579,16 @@ impl World {
             Event::Accept => self.accept(),
             Event::ComeUp => self.come_up(),
             Event::Roll(rolls) => self.is_rolling = *rolls,
+            Event::Find(found) => {
+                self.finding = match found {
+                    0 => Finding::NotAsked,
+                    1 => open(OnInconclusive::Hold),
+                    2 => open(OnInconclusive::Rollback),
+                    3 => open(OnInconclusive::Promote),
+                    4 => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() },
+                    _ => Finding::Passes,
+                }
+            }
             Event::LosePods => self.ready = 0,
             Event::Pass(seconds) => self.now += seconds,
             Event::Approve(steps) => {
@@ -569,6 +660,7 @@ proptest! {
         }
         (world.is_sound, world.is_rolling) = (true, false);
         world.gateway = true;
+        world.finding = Finding::Passes;
         world.stable_is_complete = true;
         if let Some(canary) = &mut world.canary {
             canary.approved_steps = 4;

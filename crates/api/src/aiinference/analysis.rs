@@ -1,0 +1,237 @@
+//! How a candidate is judged by the requests that it and stable answer.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Metrics of an analysis, at most: one of each name.
+const MOST_METRICS: usize = 6;
+
+/// Default of `minRequests` of a step. With 300 requests and no bad one, the share of bad ones is surely below 1 %.
+pub const DEFAULT_STEP_REQUESTS: i32 = 300;
+
+/// How the candidate is judged by its requests.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Analysis {
+    /// Enforce: a step ends only when the candidate passes, and a candidate that fails is rolled back. Observe: status shows the
+    /// verdict, and steps go on without it. Default: Enforce.
+    #[serde(default)]
+    pub mode: AnalysisMode,
+
+    /// What makes a request a bad one, at most one entry of each name. Default: errorRate.
+    #[serde(default = "error_rate")]
+    #[schemars(
+        length(min = 1, max = MOST_METRICS),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub metrics: Vec<AnalysisMetric>,
+
+    /// Chance that a candidate which is as good as stable is rolled back, over all steps and metrics, 0.0001 to 0.1. A smaller
+    /// chance needs more bad requests to find a bad candidate. Default: 0.01.
+    #[serde(default = "alpha")]
+    #[schemars(length(max = 8))]
+    #[x_kube(validation = Rule::new("self.matches(r'^0[.][0-9]{1,4}$') && double(self) >= 0.0001 && double(self) <= 0.1")
+        .message("must be a number from 0.0001 to 0.1"))]
+    pub alpha: String,
+
+    /// Seconds from one look at the engines to the next. Default: 15.
+    #[serde(default = "interval")]
+    #[schemars(range(min = 5, max = 300))]
+    pub interval_seconds: i32,
+
+    /// Seconds after which a step without a verdict ends as onInconclusive says. Default: 3600.
+    #[serde(default = "timeout")]
+    #[schemars(range(min = 60, max = 2_592_000))]
+    pub timeout_seconds: i32,
+
+    /// What follows a step without a verdict. Hold: the candidate keeps its share, and is judged on. Rollback: it is rolled back.
+    /// Promote: the next step begins. Default: Hold.
+    #[serde(default)]
+    pub on_inconclusive: OnInconclusive,
+}
+
+/// Whether a verdict has an effect.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnalysisMode {
+    #[default]
+    Enforce,
+    Observe,
+}
+
+/// What follows a step without a verdict.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnInconclusive {
+    #[default]
+    Hold,
+    Rollback,
+    Promote,
+}
+
+/// What makes a request a bad one.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.thresholdMillis) || self.name in ['ttft', 'tpot', 'e2e']")
+        .message("must be set only with ttft, tpot and e2e").field_path(".thresholdMillis")
+)]
+pub struct AnalysisMetric {
+    /// errorRate: the engine failed. abortRate: the caller hung up. repetitionRate: the engine repeated itself until it was
+    /// stopped. ttft: the first token came late. tpot: tokens came slowly. e2e: the whole request took long. vLLM has all of
+    /// them, TGI errorRate, tpot and e2e, Triton errorRate. Required.
+    pub name: MetricName,
+
+    /// Milliseconds above which a request is slow; must be the end of a bucket of the engines' histogram. Default: the end of
+    /// the bucket with stable's 95th percentile when the step begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3_600_000))]
+    pub threshold_millis: Option<i32>,
+
+    /// Percent of bad requests that are accepted whatever stable does, 0 to 100. Default: as stable, and a little more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 6))]
+    #[x_kube(validation = Rule::new(r"self.matches(r'^([0-9]{1,2}([.][0-9]{1,3})?|100)$')")
+        .message("must be a number from 0 to 100, such as 0.5"))]
+    pub limit_percent: Option<String>,
+
+    /// How many times as often as with stable a request may be bad before that speaks against the candidate, 1 to 10.
+    /// Default: 1, and 1.25 for ttft, tpot and e2e.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 5))]
+    #[x_kube(validation = Rule::new(r"self.matches(r'^([1-9]([.][0-9]{1,3})?|10)$')")
+        .message("must be a number from 1 to 10, such as 1.5"))]
+    pub max_ratio: Option<String>,
+}
+
+/// Name of a metric of an analysis.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub enum MetricName {
+    ErrorRate,
+    AbortRate,
+    RepetitionRate,
+    Ttft,
+    Tpot,
+    E2e,
+}
+
+/// What the requests of a step say of the candidate.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AnalysisStatus {
+    /// Pass, Fail or Inconclusive.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    pub verdict: String,
+
+    /// Why, such as TooFewRequests.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub reason: String,
+
+    /// Up to when requests are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_until: Option<Time>,
+
+    /// What is known of each metric in this step.
+    #[serde(default)]
+    #[schemars(length(max = MOST_METRICS))]
+    pub metrics: Vec<AnalysisMetricStatus>,
+
+    /// What the verdict is computed from, as JSON for the controller. Nobody else has to read it.
+    #[serde(default)]
+    #[schemars(length(max = 32_768))]
+    pub record: String,
+}
+
+/// A metric as it was observed in this step.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AnalysisMetricStatus {
+    /// Name of the metric.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub name: String,
+
+    /// Pass, Fail or Inconclusive. Empty if it cannot be judged in this step.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    pub verdict: String,
+
+    /// Why.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub reason: String,
+
+    /// Requests of stable that ended, and how many of them were bad.
+    #[serde(default)]
+    pub stable: RequestCounts,
+
+    /// Requests of the candidate that ended, and how many of them were bad.
+    #[serde(default)]
+    pub candidate: RequestCounts,
+
+    /// The candidate's share of bad requests is below this with 95 % confidence, in percent. It passes when this is at most
+    /// allowedPercent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub upper_bound_percent: Option<String>,
+
+    /// Largest upper bound that passes, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub allowed_percent: Option<String>,
+
+    /// How many times as likely what was seen is if the candidate is worse. It fails when this reaches evidenceNeeded.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    pub evidence: String,
+
+    /// Evidence of a fail: number of steps times metrics times tests, divided by alpha.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    pub evidence_needed: String,
+
+    /// Milliseconds above which a request is slow in this step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub threshold_millis: Option<String>,
+}
+
+/// Requests that ended.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestCounts {
+    /// All of them.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub ended: i64,
+
+    /// The bad ones.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub bad: i64,
+
+    /// Bad ones in percent; absent without requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub bad_percent: Option<String>,
+}
+
+fn error_rate() -> Vec<AnalysisMetric> {
+    let (threshold_millis, limit_percent, max_ratio) = (None, None, None);
+    vec![AnalysisMetric { name: MetricName::ErrorRate, threshold_millis, limit_percent, max_ratio }]
+}
+
+fn alpha() -> String {
+    "0.01".to_owned()
+}
+
+fn interval() -> i32 {
+    15
+}
+
+fn timeout() -> i32 {
+    3_600
+}

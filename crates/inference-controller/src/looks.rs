@@ -1,0 +1,359 @@
+//! Looks at the engines of both versions of a canary: asked by a plan, done beside the reconciles, and kept until a status has
+//! what they say. It judges nothing.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use api::aiinference::{AIInference, analysis::MetricName};
+use engine_metrics::{
+    bodies::Bodies,
+    engine::Engine,
+    fetch::{self, Limits, Page, Reader, fetch},
+    histogram::Buckets,
+    outcomes::{self, Outcomes},
+};
+use futures::{StreamExt as _, stream};
+use runtime::polling::{Polled, Polling};
+use serde::Serialize;
+use text::exposition::parse;
+use verdict::{
+    bucket::{self, Bound, Bucket, Mismatch},
+    counters::{Counters, Gap, Numbers, Scrape, Track},
+    interval::{Counts, Flow, MOST_REQUESTS, Tracks},
+};
+
+use crate::Context;
+
+/// A plan asks for a look when it is due, so that nothing is called at rest.
+pub(crate) const POLLING: Polling = Polling {
+    period: Duration::from_secs(86_400),
+    at_once: 32,
+    deadline: Duration::from_secs(10),
+    gap: Duration::from_secs(1),
+};
+/// Pods of one object that are read at once.
+const PODS_AT_ONCE: usize = 8;
+/// Answers that are read at once, for all objects together: each has up to 2 MiB.
+const BODIES_AT_ONCE: usize = 8;
+/// Of these, those of one namespace.
+const BODIES_OF_ONE_NAMESPACE: usize = 4;
+/// Looks that no status has yet. A status that cannot be written for longer loses the oldest, of both versions alike.
+const MOST_KEPT: usize = 8;
+const USER_AGENT: &str = concat!("inference-controller/", env!("CARGO_PKG_VERSION"));
+
+/// What a look has to read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Ask {
+    /// When the step began: counts of another step are forgotten.
+    pub(crate) step_since: i64,
+    /// Up to when requests are counted.
+    pub(crate) counted_until: i64,
+    #[serde(skip)]
+    pub(crate) engine: Engine,
+    pub(crate) port: u16,
+    pub(crate) path: &'static str,
+    /// Ready pods of both versions.
+    pub(crate) pods: Vec<PodToRead>,
+    pub(crate) metrics: Vec<AskedMetric>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct PodToRead {
+    pub(crate) uid: String,
+    pub(crate) name: String,
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) is_candidate: bool,
+    /// When its engine started, in Unix seconds.
+    pub(crate) started: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct AskedMetric {
+    pub(crate) name: MetricName,
+    /// Of the spec.
+    #[serde(skip)]
+    pub(crate) given: Option<Bound>,
+    /// With which the step has been counted so far.
+    #[serde(skip)]
+    pub(crate) known: Option<Bound>,
+}
+
+/// What a look has found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Look {
+    pub(crate) step_since: i64,
+    /// When it ended, in Unix seconds.
+    pub(crate) at: i64,
+    pub(crate) ready_pods: Tracks<u32>,
+    pub(crate) metrics: BTreeMap<MetricName, Found>,
+    /// The first pod that said nothing, and why.
+    pub(crate) fault: Option<String>,
+}
+
+/// What both versions have done since the look before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Found {
+    Counted { flows: Tracks<Flow>, bound: Option<Bound> },
+    Incomplete,
+    BucketMismatch,
+}
+
+/// Of all objects.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    /// By uid.
+    objects: Mutex<HashMap<String, Kept>>,
+    bodies: Bodies,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    asked: Option<Ask>,
+    is_under_way: bool,
+    step_since: i64,
+    counters: BTreeMap<MetricName, Counters>,
+    looks: Vec<Look>,
+}
+
+/// What is known of the looks of one object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Looking {
+    /// One is asked for, and has not ended.
+    pub(crate) is_asked: bool,
+    /// In the order of their times.
+    pub(crate) looks: Vec<Look>,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self { objects: Mutex::default(), bodies: Bodies::new(BODIES_AT_ONCE, BODIES_OF_ONE_NAMESPACE) }
+    }
+}
+
+impl Looks {
+    /// Also forgets the looks that a status has: those up to `counted_until`, without the newest, whose fault is still true.
+    pub(crate) fn of(&self, uid: &str, counted_until: Option<i64>) -> Looking {
+        let mut objects = self.objects();
+        let Some(kept) = objects.get_mut(uid) else { return Looking::default() };
+        let newest = kept.looks.last().map_or(i64::MIN, |look| look.at);
+        kept.looks.retain(|look| look.at == newest || counted_until.is_none_or(|until| look.at > until));
+        Looking { is_asked: kept.asked.is_some() || kept.is_under_way, looks: kept.looks.clone() }
+    }
+
+    pub(crate) fn ask(&self, uid: &str, ask: &Ask) {
+        self.objects().entry(uid.to_owned()).or_default().asked = Some(ask.clone());
+    }
+
+    pub(crate) fn forget(&self, uid: &str) {
+        self.objects().remove(uid);
+    }
+
+    fn begin(&self, uid: &str) -> Option<Ask> {
+        let mut objects = self.objects();
+        let kept = objects.get_mut(uid)?;
+        let ask = kept.asked.take()?;
+        kept.is_under_way = true;
+        Some(ask)
+    }
+
+    fn note(&self, uid: &str, ask: &Ask, read: &[(usize, Result<Outcomes, String>)], at: i64) {
+        let mut objects = self.objects();
+        let Some(kept) = objects.get_mut(uid) else { return };
+        if kept.step_since != ask.step_since {
+            (kept.counters, kept.looks, kept.step_since) = (BTreeMap::new(), Vec::new(), ask.step_since);
+        }
+        let look = counted(ask, read, &mut kept.counters, at);
+        kept.looks.push(look);
+        if kept.looks.len() > MOST_KEPT {
+            kept.looks.remove(0);
+        }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a look also when its time is over.
+struct UnderWay<'a> {
+    looks: &'a Looks,
+    uid: &'a str,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(kept) = self.looks.objects().get_mut(self.uid) {
+            kept.is_under_way = false;
+        }
+    }
+}
+
+/// Does what was asked for.
+pub(crate) async fn look(ctx: &Context, inference: Arc<AIInference>) -> Polled {
+    let uid = inference.metadata.uid.as_deref().unwrap_or_default();
+    let Some(ask) = ctx.looks.begin(uid) else { return Polled::Unchanged };
+    let _under_way = UnderWay { looks: &ctx.looks, uid };
+    let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
+    let read = read_pods(&ask, namespace, &ctx.looks.bodies).await;
+    ctx.looks.note(uid, &ask, &read, ctx.clock.now().as_second());
+    Polled::Changed
+}
+
+async fn read_pods(ask: &Ask, namespace: &str, bodies: &Bodies) -> Vec<(usize, Result<Outcomes, String>)> {
+    let reads: Vec<_> = (ask.pods.iter().enumerate())
+        .map(|(index, pod)| async move { (index, read_pod(ask, pod, namespace, bodies).await) })
+        .collect();
+    stream::iter(reads).buffer_unordered(PODS_AT_ONCE).collect().await
+}
+
+async fn read_pod(ask: &Ask, pod: &PodToRead, namespace: &str, bodies: &Bodies) -> Result<Outcomes, String> {
+    let address = pod.ip.and_then(|ip| fetch::address(ip, ask.port));
+    let address = address.ok_or_else(|| "its address is not that of a pod".to_owned())?;
+    let limits = Limits::default();
+    let reader = Reader { user_agent: USER_AGENT, namespace, bodies };
+    let text = fetch(Page { address, path: ask.path }, limits, reader).await;
+    // Without a wait from here on, so that no text is kept while others are read.
+    let text = text.map_err(|failure| failure.words(limits))?;
+    let page = parse(&text, |series| outcomes::needs(ask.engine, series));
+    if page.is_cut {
+        return Err("it serves too many series".to_owned());
+    }
+    outcomes::read(&page, ask.engine).map_err(|unread| unread.to_string())
+}
+
+/// Pure, but for the counters.
+fn counted(
+    ask: &Ask,
+    read: &[(usize, Result<Outcomes, String>)],
+    counters: &mut BTreeMap<MetricName, Counters>,
+    at: i64,
+) -> Look {
+    let found: BTreeMap<usize, &Result<Outcomes, String>> =
+        read.iter().map(|(index, outcome)| (*index, outcome)).collect();
+    let pods: Vec<(&PodToRead, Option<&Outcomes>)> = (ask.pods.iter().enumerate())
+        .map(|(index, pod)| (pod, found.get(&index).and_then(|read| read.as_ref().ok())))
+        .collect();
+    let fault = ask.pods.iter().enumerate().find_map(|(index, pod)| {
+        let why = found.get(&index).and_then(|read| read.as_ref().err())?;
+        Some(format!("pod {}: {why}", pod.name))
+    });
+    let of_track = |is_candidate: bool| {
+        let pods = ask.pods.iter().filter(|pod| pod.is_candidate == is_candidate).count();
+        u32::try_from(pods).unwrap_or(u32::MAX)
+    };
+    counters.retain(|name, _| ask.metrics.iter().any(|metric| metric.name == *name));
+    let metrics = ask.metrics.iter().map(|metric| {
+        let found = match bound_of(metric, &pods) {
+            Ok(bound) => {
+                let scrapes: Vec<Scrape> =
+                    pods.iter().map(|(pod, outcomes)| scrape(pod, *outcomes, metric.name, bound)).collect();
+                let counters = counters.entry(metric.name).or_default();
+                let advanced = counters.advance(&scrapes, ask.counted_until, bound);
+                match advanced {
+                    Ok(flows) => Found::Counted { flows, bound },
+                    Err(Gap::NoCounters | Gap::FellTwice | Gap::SamePodTwice | Gap::TooManyPods) => {
+                        Found::Incomplete
+                    }
+                }
+            }
+            Err(Mismatch::NoRequests) => Found::Incomplete,
+            Err(Mismatch::NotInStable | Mismatch::NotInCandidate | Mismatch::BeyondLast) => {
+                Found::BucketMismatch
+            }
+        };
+        (metric.name, found)
+    });
+    Look {
+        step_since: ask.step_since,
+        at,
+        ready_pods: Tracks { stable: of_track(false), candidate: of_track(true) },
+        metrics: metrics.collect(),
+        fault,
+    }
+}
+
+/// What makes a request slow; `None` for other metrics.
+fn bound_of(
+    metric: &AskedMetric,
+    pods: &[(&PodToRead, Option<&Outcomes>)],
+) -> Result<Option<Bound>, Mismatch> {
+    if !is_latency(metric.name) || metric.known.is_some() && metric.given.is_none() {
+        return Ok(metric.known);
+    }
+    let of = |is_candidate: bool| {
+        let pods = pods.iter().filter(move |(pod, _)| pod.is_candidate == is_candidate);
+        pods.filter_map(|(_, outcomes)| buckets(outcomes.as_ref()?, metric.name))
+    };
+    let sum =
+        |known: Option<Buckets>, more: &Buckets| known.map_or(Some(more.clone()), |known| known.and(more));
+    let mut stable = of(false);
+    let stable = match stable.next() {
+        // Versions of stable with other buckets have no sum.
+        Some(first) => {
+            stable.try_fold(first.clone(), |all, more| sum(Some(all), more)).ok_or(Mismatch::NotInStable)?
+        }
+        None => return Err(Mismatch::NoRequests),
+    };
+    let stable: Vec<Bucket> =
+        stable.iter().map(|(le, count)| Bucket { le, count: whole_number(count) }).collect();
+    let candidate = of(true).next().map(|buckets| bucket::bounds(buckets.iter().map(|(le, _)| le)));
+    let candidate = candidate.ok_or(Mismatch::NoRequests)?;
+    bucket::bound(metric.given, &stable, &candidate).map(Some)
+}
+
+fn scrape(pod: &PodToRead, outcomes: Option<&Outcomes>, metric: MetricName, bound: Option<Bound>) -> Scrape {
+    Scrape {
+        pod: pod.uid.clone(),
+        track: if pod.is_candidate { Track::Candidate } else { Track::Stable },
+        started: pod.started,
+        numbers: outcomes.and_then(|outcomes| numbers(outcomes, metric, bound)),
+    }
+}
+
+fn numbers(outcomes: &Outcomes, metric: MetricName, bound: Option<Bound>) -> Option<Numbers> {
+    let (ended, bad) = match metric {
+        MetricName::ErrorRate => (outcomes.ended, outcomes.errors?),
+        MetricName::AbortRate => (outcomes.ended, outcomes.aborts?),
+        MetricName::RepetitionRate => (outcomes.ended, outcomes.repetitions?),
+        // An engine that has ended no request may not serve the histogram yet.
+        MetricName::Ttft | MetricName::Tpot | MetricName::E2e if outcomes.ended == 0 => (0, 0),
+        MetricName::Ttft | MetricName::Tpot | MetricName::E2e => {
+            let buckets = buckets(outcomes, metric)?;
+            let all = whole_number(buckets.total());
+            let is_bound = |le: f64| Bound::from_seconds(le).is_ok_and(|le| Some(le) == bound);
+            let (_, fast) = buckets.iter().find(|(le, _)| is_bound(*le))?;
+            (all, all.saturating_sub(whole_number(fast)))
+        }
+    };
+    let ended = Counts::new(ended.min(MOST_REQUESTS), bad.min(ended).min(MOST_REQUESTS)).ok()?;
+    Some(Numbers { ended, in_flight: outcomes.in_flight })
+}
+
+fn buckets(outcomes: &Outcomes, metric: MetricName) -> Option<&Buckets> {
+    match metric {
+        MetricName::Ttft => outcomes.first_token.as_ref(),
+        MetricName::Tpot => outcomes.per_token.as_ref(),
+        MetricName::E2e => outcomes.whole_request.as_ref(),
+        MetricName::ErrorRate | MetricName::AbortRate | MetricName::RepetitionRate => None,
+    }
+}
+
+pub(crate) fn is_latency(metric: MetricName) -> bool {
+    match metric {
+        MetricName::Ttft | MetricName::Tpot | MetricName::E2e => true,
+        MetricName::ErrorRate | MetricName::AbortRate | MetricName::RepetitionRate => false,
+    }
+}
+
+/// Counters of Prometheus are floating-point numbers. The conversion ends at both ends of the range.
+fn whole_number(count: f64) -> u64 {
+    count.round() as u64
+}
+
+#[cfg(test)]
+mod tests;

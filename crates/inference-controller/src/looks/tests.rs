@@ -1,0 +1,130 @@
+use super::*;
+
+fn pod(name: &str, is_candidate: bool) -> PodToRead {
+    PodToRead { uid: name.to_owned(), name: name.to_owned(), ip: None, is_candidate, started: 0 }
+}
+
+fn ask(metrics: &[MetricName]) -> Ask {
+    let asked = |name: &MetricName| AskedMetric { name: *name, given: None, known: None };
+    Ask {
+        step_since: 100,
+        counted_until: 100,
+        engine: Engine::Vllm,
+        port: 8_000,
+        path: "/metrics",
+        pods: vec![pod("old", false), pod("new", true)],
+        metrics: metrics.iter().map(asked).collect(),
+    }
+}
+
+fn buckets(counts: &[(&str, u32)]) -> Option<Buckets> {
+    let text: String =
+        counts.iter().map(|(le, count)| format!("x_bucket{{le=\"{le}\"}} {count}\n")).collect();
+    Buckets::of(parse(&text, |_| true).series.iter())
+}
+
+fn outcomes(ended: u64, errors: u64) -> Outcomes {
+    Outcomes { ended, errors: Some(errors), ..Outcomes::default() }
+}
+
+fn looks_of(ask: &Ask, reads: &[[Result<Outcomes, String>; 2]]) -> Vec<Look> {
+    let mut counters = BTreeMap::new();
+    let of = |(number, read): (usize, &[Result<Outcomes, String>; 2])| {
+        let read: Vec<_> = read.iter().cloned().enumerate().collect();
+        counted(ask, &read, &mut counters, 115 + 15 * i64::try_from(number).unwrap())
+    };
+    reads.iter().enumerate().map(of).collect()
+}
+
+fn flows(look: &Look, metric: MetricName) -> [(u64, u64); 2] {
+    let Found::Counted { flows, .. } = look.metrics[&metric] else { panic!("{look:?}") };
+    [flows.stable, flows.candidate].map(|flow| (flow.ended.requests(), flow.ended.bad()))
+}
+
+#[test]
+fn the_growth_between_two_looks_is_counted_by_version() {
+    let looks = looks_of(
+        &ask(&[MetricName::ErrorRate]),
+        &[[Ok(outcomes(1_000, 9)), Ok(outcomes(10, 0))], [Ok(outcomes(1_090, 10)), Ok(outcomes(20, 3))]],
+    );
+    assert_eq!(
+        flows(&looks[0], MetricName::ErrorRate),
+        [(0, 0), (0, 0)],
+        "before the step, or counted already"
+    );
+    assert_eq!(flows(&looks[1], MetricName::ErrorRate), [(90, 1), (10, 3)]);
+    assert_eq!((looks[1].at, looks[1].ready_pods.candidate), (130, 1));
+}
+
+#[test]
+fn a_pod_without_an_answer_makes_the_look_count_for_nobody_and_is_named() {
+    let looks = looks_of(
+        &ask(&[MetricName::ErrorRate]),
+        &[
+            [Ok(outcomes(10, 0)), Ok(outcomes(10, 0))],
+            [Ok(outcomes(20, 0)), Err("it did not answer".to_owned())],
+        ],
+    );
+    assert_eq!(looks[1].metrics[&MetricName::ErrorRate], Found::Incomplete);
+    assert_eq!(looks[1].fault.as_deref(), Some("pod new: it did not answer"));
+}
+
+#[test]
+fn a_metric_that_the_engine_does_not_count_is_incomplete() {
+    let looks = looks_of(&ask(&[MetricName::AbortRate]), &[[Ok(outcomes(10, 0)), Ok(outcomes(10, 0))]]);
+    assert_eq!(looks[0].metrics[&MetricName::AbortRate], Found::Incomplete);
+}
+
+fn timed(fast: u32, all: u32, second: &str) -> Outcomes {
+    let whole_request = buckets(&[("0.5", fast), (second, all), ("+Inf", all)]);
+    Outcomes { whole_request, ..outcomes(all.into(), 0) }
+}
+
+#[test]
+fn slow_is_what_is_above_the_bucket_with_the_95th_percentile_of_stable() {
+    let looks = looks_of(
+        &ask(&[MetricName::E2e]),
+        &[[Ok(timed(96, 100, "1")), Ok(timed(0, 0, "1"))], [Ok(timed(192, 200, "1")), Ok(timed(5, 10, "1"))]],
+    );
+    assert_eq!(flows(&looks[1], MetricName::E2e), [(100, 4), (10, 5)]);
+    let Found::Counted { bound, .. } = looks[1].metrics[&MetricName::E2e] else { panic!() };
+    assert_eq!(bound, Bound::from_millis(500).ok());
+}
+
+#[test]
+fn versions_without_a_common_bucket_are_not_compared() {
+    let slow = || Ok(timed(50, 100, "1"));
+    let looks = looks_of(&ask(&[MetricName::E2e]), &[[slow(), Ok(timed(50, 100, "2"))]]);
+    assert_eq!(looks[0].metrics[&MetricName::E2e], Found::BucketMismatch);
+    let mut given = ask(&[MetricName::E2e]);
+    given.metrics[0].given = Bound::from_millis(2_000).ok();
+    let looks = looks_of(&given, &[[slow(), Ok(timed(50, 100, "2"))]]);
+    assert_eq!(looks[0].metrics[&MetricName::E2e], Found::BucketMismatch, "stable has none that ends there");
+}
+
+#[test]
+fn looks_stay_until_a_status_has_them_and_only_one_is_under_way() {
+    let looks = Looks::default();
+    assert!(looks.begin("uid").is_none());
+    let ask = ask(&[MetricName::ErrorRate]);
+    looks.ask("uid", &ask);
+    assert!(looks.of("uid", None).is_asked);
+    let begun = looks.begin("uid").unwrap();
+    assert!(looks.of("uid", None).is_asked && looks.begin("uid").is_none());
+    for at in [115, 130, 145] {
+        looks.note("uid", &begun, &[], at);
+    }
+    drop(UnderWay { looks: &looks, uid: "uid" });
+    let known = looks.of("uid", Some(115));
+    assert_eq!((known.is_asked, known.looks.len()), (false, 2));
+    assert_eq!(looks.of("uid", Some(145)).looks.len(), 1, "the newest says what is wrong");
+    looks.note("uid", &Ask { step_since: 200, ..ask }, &[], 215);
+    assert_eq!(looks.of("uid", None).looks.len(), 1, "those of another step are forgotten");
+    for at in 0..20 {
+        looks.note("uid", &begun, &[], 300 + at);
+    }
+    assert_eq!(looks.of("uid", None).looks.len(), MOST_KEPT);
+    looks.forget("uid");
+    looks.note("uid", &begun, &[], 400);
+    assert_eq!(looks.of("uid", None), Looking::default(), "a deleted object leaves nothing");
+}
