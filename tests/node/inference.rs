@@ -5,4 +5,5 @@ mod engines;
 mod failure;
 mod rollouts;
 mod sources;
+mod traffic;
 mod warmup;

@@ -41,6 +41,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     if local_cluster::real::allowed().is_ok() {
         local_cluster::tools::ensure_nodes()?;
         local_cluster::tools::ensure_chroma()?;
+        local_cluster::tools::ensure_gateway()?;
     }
     install_cargo_deny()
 }

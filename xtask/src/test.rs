@@ -53,6 +53,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             local_cluster::real::check()?;
             steps.run("tools of real nodes", || {
                 local_cluster::tools::ensure_chroma()?;
+                local_cluster::tools::ensure_gateway()?;
                 Ok(local_cluster::tools::ensure_nodes().map(drop)?)
             })?;
             steps.run("images", || images::build_dev().map(drop))?;

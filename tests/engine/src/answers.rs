@@ -21,12 +21,12 @@ use axum::{
 };
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Semaphore, watch},
-    time::sleep,
+    sync::{Notify, Semaphore, watch},
+    time::{Instant, sleep},
 };
 
 use crate::{
-    behaviour::Behaviour,
+    behaviour::{Behaviour, Fault},
     invocation::{Engine, Invocation},
     metrics::{self, Counters},
     model::Model,
@@ -44,6 +44,8 @@ pub(crate) struct Serving {
     /// Why new requests get 500.
     refuses: OnceLock<&'static str>,
     in_flight: watch::Sender<u64>,
+    /// Told once by a fault.
+    pub(crate) crashes: Notify,
     /// Requests that run at a time; the others wait.
     slots: Option<Semaphore>,
 }
@@ -69,6 +71,7 @@ impl Serving {
             invocation,
             behaviour,
             slots,
+            crashes: Notify::new(),
             loaded: OnceLock::new(),
             unready: AtomicBool::new(false),
             refuses: OnceLock::new(),
@@ -245,8 +248,21 @@ async fn answer(serving: &Serving, model: &str, choice: Value) -> Response {
         }
     };
     let _runs = Counted::begin(&counters.running);
+    let began = Instant::now();
     sleep(*answer).await;
-    counters.succeeded.fetch_add(1, Ordering::Relaxed);
+    let ended = counters.failed.load(Ordering::Relaxed) + counters.succeeded.load(Ordering::Relaxed) + 1;
+    let is_failed = serving.behaviour.fault.is_some_and(|fault| fault.fails(ended));
+    counters.ended(is_failed, began.elapsed());
+    if serving.behaviour.fault == Some(Fault::CrashAfterRequests { number: ended }) {
+        serving.crashes.notify_one();
+    }
+    if is_failed {
+        return (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Json(json!({ "error": "as the test wants", "pod": pod })),
+        )
+            .into_response();
+    }
     Json(json!({ "model": model, "choices": [choice], "pod": pod, "revision": revision })).into_response()
 }
 

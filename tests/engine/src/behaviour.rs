@@ -40,6 +40,10 @@ pub(crate) enum Fault {
     BrokenModel,
     /// `worker-killed-after:SECONDS`: vLLM is no longer ready, refuses requests, and ends with 0 some time later.
     WorkerKilledAfter(Duration),
+    /// `error-share:PERCENT`: so many of the requests that it works on end with 500, at even distances.
+    ErrorShare { percent: u64 },
+    /// `crash-after-requests:NUMBER`: ends with 1 when it has answered so many.
+    CrashAfterRequests { number: u64 },
     /// `allocate:MEBIBYTES`: takes that much memory while it loads.
     Allocate { mebibytes: usize },
 }
@@ -72,6 +76,23 @@ impl Behaviour {
     }
 }
 
+impl Fault {
+    /// Whether the request of this number, counted from 1, fails.
+    pub(crate) fn fails(self, number: u64) -> bool {
+        match self {
+            Self::ErrorShare { percent } => number * percent / 100 > (number - 1) * percent / 100,
+            Self::Fail
+            | Self::Hang
+            | Self::CrashAfter(_)
+            | Self::CrashAfterRequests { .. }
+            | Self::NotReadyAfter(_)
+            | Self::BrokenModel
+            | Self::WorkerKilledAfter(_)
+            | Self::Allocate { .. } => false,
+        }
+    }
+}
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn slots(text: &str) -> anyhow::Result<usize> {
@@ -88,12 +109,18 @@ fn fault(text: &str) -> anyhow::Result<Fault> {
         ("not-ready-after", seconds) => Fault::NotReadyAfter(amount(seconds, SECOND)?),
         ("broken-model", "") => Fault::BrokenModel,
         ("worker-killed-after", seconds) => Fault::WorkerKilledAfter(amount(seconds, SECOND)?),
+        ("error-share", percent) => {
+            Fault::ErrorShare { percent: percent.parse().context("not a whole percent")? }
+        }
+        ("crash-after-requests", number) => {
+            Fault::CrashAfterRequests { number: number.parse().context("not a number of requests")? }
+        }
         ("allocate", mebibytes) => {
             Fault::Allocate { mebibytes: mebibytes.parse().context("not a number of mebibytes")? }
         }
         _ => bail!(
             "none of fail, hang, crash-after:SECONDS, not-ready-after:SECONDS, broken-model, \
-             worker-killed-after:SECONDS, allocate:MEBIBYTES"
+             worker-killed-after:SECONDS, error-share:PERCENT, crash-after-requests:NUMBER, allocate:MEBIBYTES"
         ),
     };
     Ok(fault)
@@ -135,11 +162,21 @@ mod tests {
             ("not-ready-after:1", Some(Fault::NotReadyAfter(second))),
             ("broken-model", Some(Fault::BrokenModel)),
             ("worker-killed-after:1", Some(Fault::WorkerKilledAfter(second))),
+            ("error-share:5", Some(Fault::ErrorShare { percent: 5 })),
+            ("crash-after-requests:100", Some(Fault::CrashAfterRequests { number: 100 })),
             ("allocate:64", Some(Fault::Allocate { mebibytes: 64 })),
             ("", None),
         ] {
             assert_eq!(parsed(&[("ENGINE_FAULT", text)]).unwrap().fault, fault, "{text}");
         }
+    }
+
+    #[test]
+    fn a_share_of_the_requests_fails_at_even_distances() {
+        let fails = |percent: u64, number: u64| Fault::ErrorShare { percent }.fails(number);
+        let failed: Vec<u64> = (1..=60).filter(|number| fails(5, *number)).collect();
+        assert_eq!(failed, [20, 40, 60]);
+        assert!((1..=10).all(|number| fails(100, number) && !fails(0, number)));
     }
 
     #[test]

