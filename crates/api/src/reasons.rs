@@ -331,11 +331,13 @@ pub const CANARY_PROMOTING: &str = "Promoting";
 pub const CANARY_ROLLING_BACK: &str = "RollingBack";
 /// `CanaryProgressing`: the candidate was not good enough.
 pub const CANARY_ROLLED_BACK: &str = "RolledBack";
-/// `CanaryHealthy`: nothing speaks against the candidate.
+/// `CanaryHealthy`: nothing speaks against the candidate, or it has passed.
 pub const CANARY_PASSING: &str = "Passing";
+/// `CanaryHealthy`: the requests of the candidate are judged, and there is no verdict yet.
+pub const CANARY_JUDGING: &str = "Judging";
 /// `CanaryHealthy`: the candidate has lost its last ready pod while it had a share.
 pub const CANDIDATE_UNREADY: &str = "CandidateUnready";
-/// `CanaryHealthy`: the engine of the candidate has ended while it had requests.
+/// `CanaryHealthy`: an engine of the candidate has failed while it had a share.
 pub const CANDIDATE_CRASHED: &str = "CandidateCrashed";
 /// `CanaryHealthy`: the candidate's requests are worse than stable's.
 pub const ANALYSIS_FAILED: &str = "AnalysisFailed";

@@ -89,7 +89,7 @@ const METADATA_SERVICES: [IpAddr; 4] = [
 
 /// The address of a pod and a port, as its status says, which others than the kubelet may be allowed to write. Loopback,
 /// link-local addresses, those of many hosts and the metadata services of clouds are refused. Any other address passes, of a
-/// node too: a pod on the network of its node has that one. What a network policy forbids the controller stays forbidden. `None`: it is not that of a pod.
+/// node too: a pod on the network of its node has that one. A NetworkPolicy still applies. `None`: it is not that of a pod.
 pub fn address(ip: IpAddr, port: u16) -> Option<SocketAddr> {
     let ip = ip.to_canonical();
     let is_of_pod = !METADATA_SERVICES.contains(&ip)

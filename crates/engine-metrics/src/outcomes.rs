@@ -3,7 +3,7 @@
 //! | engine | ended | failed | aborted | repetition | first token | per token | whole request |
 //! |---|---|---|---|---|---|---|---|
 //! | vLLM | `request_success_total`, by reason | reason `error` | reason `abort` | reason `repetition` | yes | yes | yes |
-//! | SGLang | `num_requests_total` | – | `num_aborted_requests_total` | – | yes | yes | yes |
+//! | SGLang | `num_requests_total` | – | `num_aborted_requests_total` | – | yes | – | yes |
 //! | TGI | success and failure | `request_failure` | – | – | – | yes | yes |
 //! | Triton | success and failure | `request_failure` | – | – | – | – | – |
 //!
@@ -16,7 +16,7 @@ use text::exposition::Exposition;
 use crate::{
     engine::{Engine, is_bucket},
     histogram::Buckets,
-    series::{Unusable, sum, sum_of},
+    series::{Unusable, sum, sum_of, whole_number},
 };
 
 /// What a request may come to that speaks against a version.
@@ -94,18 +94,14 @@ const fn of_reason(name: &'static str, reason: &'static str) -> Option<Counter> 
 
 const VLLM_ENDED: &str = "vllm:request_success_total";
 
-/// Older versions have other names of a histogram: the first one that is served counts.
 const VLLM: Names = Names {
     ended: &[VLLM_ENDED],
     errors: of_reason(VLLM_ENDED, "error"),
     aborts: of_reason(VLLM_ENDED, "abort"),
     repetitions: of_reason(VLLM_ENDED, "repetition"),
     first_token: &["vllm:time_to_first_token_seconds"],
-    per_token: &[
-        "vllm:request_time_per_output_token_seconds",
-        "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds",
-    ],
+    // One observation per request. Those of older versions have one per token, and would count tokens as requests.
+    per_token: &["vllm:request_time_per_output_token_seconds"],
     whole_request: &["vllm:e2e_request_latency_seconds"],
     has_counters_from_the_start: true,
 };
@@ -116,7 +112,8 @@ const SGLANG: Names = Names {
     aborts: whole("sglang:num_aborted_requests_total"),
     repetitions: None,
     first_token: &["sglang:time_to_first_token_seconds"],
-    per_token: &["sglang:inter_token_latency_seconds"],
+    // It has one observation per token.
+    per_token: &[],
     whole_request: &["sglang:e2e_request_latency_seconds"],
     has_counters_from_the_start: false,
 };
@@ -207,9 +204,12 @@ pub fn read(read: &Exposition<'_>, engine: Engine) -> Result<Outcomes, Unread> {
     }
     let counter = |counter: Option<Counter>| {
         counter
-            .map(|Counter { name, reason }| {
+            .and_then(|Counter { name, reason }| {
                 let is_wanted = |label: Option<&str>| reason.is_none_or(|reason| label == Some(reason));
-                counted(name, sum_of(read, name, |series| is_wanted(series.label("finished_reason"))))
+                match sum_of(read, name, |series| is_wanted(series.label("finished_reason"))) {
+                    Err(Unusable::Missing) if reason.is_some() => None,
+                    found => Some(counted(name, found)),
+                }
             })
             .transpose()
     };
@@ -232,11 +232,6 @@ pub fn read(read: &Exposition<'_>, engine: Engine) -> Result<Outcomes, Unread> {
         per_token: latency(Latency::PerToken),
         whole_request: latency(Latency::WholeRequest),
     })
-}
-
-/// Counters of Prometheus are floating-point numbers. The conversion ends at both ends of the range.
-fn whole_number(count: f64) -> u64 {
-    count.round() as u64
 }
 
 #[cfg(test)]
@@ -266,10 +261,10 @@ vllm:inter_token_latency_seconds_bucket{le=\"+Inf\"} 7
         let read = of(Engine::Vllm, VLLM_PAGE).unwrap();
         assert_eq!((read.ended, read.in_flight), (100, 3));
         assert_eq!((read.errors, read.aborts), (Some(4), Some(1)));
-        assert_eq!(read.repetitions, Some(0), "no request has ended so yet");
+        assert_eq!(read.repetitions, None, "a version that does not know the reason");
         let buckets: Vec<_> = read.first_token.unwrap().iter().collect();
         assert_eq!(buckets, [(0.1, 60.0), (f64::INFINITY, 100.0)]);
-        assert!(read.per_token.is_some(), "the name of another version");
+        assert_eq!(read.per_token, None, "the histogram of another version counts tokens");
         assert_eq!(read.whole_request, None);
     }
 

@@ -25,18 +25,17 @@ pub fn sum(read: &Exposition<'_>, name: &str) -> Result<f64, Unusable> {
     sum_of(read, name, |_| true)
 }
 
-/// The sum of the series of this name that are wanted. A name without any series is missing; series of which none is wanted
-/// are 0: an engine serves a reason only once a request has ended for it.
+/// The sum of the series of this name that are wanted.
 pub fn sum_of(
     read: &Exposition<'_>,
     name: &str,
     is_wanted: impl Fn(&Series<'_>) -> bool,
 ) -> Result<f64, Unusable> {
-    let mut series = read.series.iter().filter(|series| series.name == name).peekable();
+    let mut series = read.series.iter().filter(|series| series.name == name && is_wanted(series)).peekable();
     if series.peek().is_none() {
         return Err(Unusable::Missing);
     }
-    finite(series.filter(|series| is_wanted(series)).map(|series| series.value).sum())
+    finite(series.map(|series| series.value).sum())
 }
 
 /// The sum over the replicas within a pod. The ranks of one replica serve the same value, if they all serve it, as with
@@ -61,6 +60,11 @@ pub fn across_ranks(read: &Exposition<'_>, name: &str) -> Result<f64, Unusable> 
         return Err(Unusable::Missing);
     }
     finite(replicas.values().sum())
+}
+
+/// Counters of Prometheus are floating-point numbers. The conversion ends at both ends of the range.
+pub fn whole_number(count: f64) -> u64 {
+    count.round() as u64
 }
 
 fn finite(value: f64) -> Result<f64, Unusable> {

@@ -123,8 +123,12 @@ async fn apply_rest(
         return Err(error);
     }
     if let Some(look) = &plan.look {
-        ctx.looks.ask(uid(inference), look);
-        ctx.looking.poll(&Key::of(inference));
+        let key = Key::of(inference);
+        // What is kept of an object that was deleted meanwhile would stay.
+        if ctx.inferences.get(&key).is_some_and(|known| known.metadata.uid == inference.metadata.uid) {
+            ctx.looks.ask(uid(inference), look);
+            ctx.looking.poll(&key);
+        }
     }
     // Last, because a request to a kubelet may be slow.
     let read = read_logs(ctx, inference, plan).await.then_some(Duration::ZERO);

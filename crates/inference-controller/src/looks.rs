@@ -1,8 +1,8 @@
 //! Looks at the engines of both versions of a canary: asked by a plan, done beside the reconciles, and kept until a status has
-//! what they say. It judges nothing.
+//! what they say. It counts, and judges nothing.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -15,11 +15,13 @@ use engine_metrics::{
     fetch::{self, Limits, Page, Reader, fetch},
     histogram::Buckets,
     outcomes::{self, Outcomes},
+    series::whole_number,
 };
 use futures::{StreamExt as _, stream};
 use runtime::polling::{Polled, Polling};
 use serde::Serialize;
 use text::exposition::parse;
+use tokio::time::timeout;
 use verdict::{
     bucket::{self, Bound, Bucket, Mismatch},
     counters::{Counters, Gap, Numbers, Scrape, Track},
@@ -42,7 +44,9 @@ const BODIES_AT_ONCE: usize = 8;
 /// Of these, those of one namespace.
 const BODIES_OF_ONE_NAMESPACE: usize = 4;
 /// Looks that no status has yet. A status that cannot be written for longer loses the oldest, of both versions alike.
-const MOST_KEPT: usize = 8;
+const MOST_KEPT: usize = 32;
+/// All pods of an object. It is less than the time of a whole look, so that what has answered is kept.
+const PODS_DEADLINE: Duration = Duration::from_secs(8);
 const USER_AGENT: &str = concat!("inference-controller/", env!("CARGO_PKG_VERSION"));
 
 /// What a look has to read.
@@ -57,7 +61,7 @@ pub(crate) struct Ask {
     pub(crate) engine: Engine,
     pub(crate) port: u16,
     pub(crate) path: &'static str,
-    /// Ready pods of both versions.
+    /// Pods of both versions that are Ready, or have been in this step.
     pub(crate) pods: Vec<PodToRead>,
     pub(crate) metrics: Vec<AskedMetric>,
 }
@@ -68,6 +72,7 @@ pub(crate) struct PodToRead {
     pub(crate) name: String,
     pub(crate) ip: Option<IpAddr>,
     pub(crate) is_candidate: bool,
+    pub(crate) is_ready: bool,
     /// When its engine started, in Unix seconds.
     pub(crate) started: i64,
 }
@@ -98,9 +103,14 @@ pub(crate) struct Look {
 /// What both versions have done since the look before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Found {
-    Counted { flows: Tracks<Flow>, bound: Option<Bound> },
+    Counted {
+        flows: Tracks<Flow>,
+        bound: Option<Bound>,
+    },
     Incomplete,
     BucketMismatch,
+    /// No request has ended yet by which a bound could be chosen.
+    NoRequests,
 }
 
 /// Of all objects.
@@ -118,6 +128,7 @@ struct Kept {
     step_since: i64,
     counters: BTreeMap<MetricName, Counters>,
     looks: Vec<Look>,
+    pods: BTreeSet<String>,
 }
 
 /// What is known of the looks of one object.
@@ -127,6 +138,15 @@ pub(crate) struct Looking {
     pub(crate) is_asked: bool,
     /// In the order of their times.
     pub(crate) looks: Vec<Look>,
+    /// Uids of the pods that have been Ready in the step of the looks.
+    pub(crate) pods: BTreeSet<String>,
+}
+
+impl Looking {
+    /// What the newest look says is wrong.
+    pub(crate) fn fault(&self) -> Option<&str> {
+        self.looks.last()?.fault.as_deref()
+    }
 }
 
 impl Default for Looks {
@@ -142,7 +162,11 @@ impl Looks {
         let Some(kept) = objects.get_mut(uid) else { return Looking::default() };
         let newest = kept.looks.last().map_or(i64::MIN, |look| look.at);
         kept.looks.retain(|look| look.at == newest || counted_until.is_none_or(|until| look.at > until));
-        Looking { is_asked: kept.asked.is_some() || kept.is_under_way, looks: kept.looks.clone() }
+        Looking {
+            is_asked: kept.asked.is_some() || kept.is_under_way,
+            looks: kept.looks.clone(),
+            pods: kept.pods.clone(),
+        }
     }
 
     pub(crate) fn ask(&self, uid: &str, ask: &Ask) {
@@ -166,7 +190,12 @@ impl Looks {
         let Some(kept) = objects.get_mut(uid) else { return };
         if kept.step_since != ask.step_since {
             (kept.counters, kept.looks, kept.step_since) = (BTreeMap::new(), Vec::new(), ask.step_since);
+            kept.pods.clear();
         }
+        kept.pods.extend(ask.pods.iter().filter(|pod| pod.is_ready).map(|pod| pod.uid.clone()));
+        kept.pods.retain(|uid| ask.pods.iter().any(|pod| pod.uid == *uid));
+        // Time goes on also where the clock of another leader was ahead.
+        let at = at.max(ask.counted_until.saturating_add(1));
         let look = counted(ask, read, &mut kept.counters, at);
         kept.looks.push(look);
         if kept.looks.len() > MOST_KEPT {
@@ -208,7 +237,16 @@ async fn read_pods(ask: &Ask, namespace: &str, bodies: &Bodies) -> Vec<(usize, R
     let reads: Vec<_> = (ask.pods.iter().enumerate())
         .map(|(index, pod)| async move { (index, read_pod(ask, pod, namespace, bodies).await) })
         .collect();
-    stream::iter(reads).buffer_unordered(PODS_AT_ONCE).collect().await
+    let mut reads = stream::iter(reads).buffer_unordered(PODS_AT_ONCE);
+    let mut done = Vec::new();
+    let all = async {
+        while let Some(read) = reads.next().await {
+            done.push(read);
+        }
+    };
+    // Those whose turn did not come have said nothing, and the others are not lost.
+    let _is_late = timeout(PODS_DEADLINE, all).await.is_err();
+    done
 }
 
 async fn read_pod(ask: &Ask, pod: &PodToRead, namespace: &str, bodies: &Bodies) -> Result<Outcomes, String> {
@@ -237,13 +275,19 @@ fn counted(
         read.iter().map(|(index, outcome)| (*index, outcome)).collect();
     let pods: Vec<(&PodToRead, Option<&Outcomes>)> = (ask.pods.iter().enumerate())
         .map(|(index, pod)| (pod, found.get(&index).and_then(|read| read.as_ref().ok())))
+        // One that is not Ready may have ended.
+        .filter(|(pod, outcomes)| pod.is_ready || outcomes.is_some())
         .collect();
-    let fault = ask.pods.iter().enumerate().find_map(|(index, pod)| {
-        let why = found.get(&index).and_then(|read| read.as_ref().err())?;
+    let mut fault = ask.pods.iter().enumerate().filter(|(_, pod)| pod.is_ready).find_map(|(index, pod)| {
+        let why = match found.get(&index) {
+            Some(Ok(_)) => return None,
+            Some(Err(why)) => why,
+            None => "it was not read in time",
+        };
         Some(format!("pod {}: {why}", pod.name))
     });
     let of_track = |is_candidate: bool| {
-        let pods = ask.pods.iter().filter(|pod| pod.is_candidate == is_candidate).count();
+        let pods = ask.pods.iter().filter(|pod| pod.is_ready && pod.is_candidate == is_candidate).count();
         u32::try_from(pods).unwrap_or(u32::MAX)
     };
     counters.retain(|name, _| ask.metrics.iter().any(|metric| metric.name == *name));
@@ -252,6 +296,10 @@ fn counted(
             Ok(bound) => {
                 let scrapes: Vec<Scrape> =
                     pods.iter().map(|(pod, outcomes)| scrape(pod, *outcomes, metric.name, bound)).collect();
+                let uncounted = scrapes.iter().zip(&pods).find(|(scrape, _)| scrape.numbers.is_none());
+                if let Some((_, (pod, Some(_)))) = uncounted {
+                    fault.get_or_insert_with(|| format!("pod {}: its engine does not count this", pod.name));
+                }
                 let counters = counters.entry(metric.name).or_default();
                 let advanced = counters.advance(&scrapes, ask.counted_until, bound);
                 match advanced {
@@ -261,8 +309,9 @@ fn counted(
                     }
                 }
             }
-            Err(Mismatch::NoRequests) => Found::Incomplete,
-            Err(Mismatch::NotInStable | Mismatch::NotInCandidate | Mismatch::BeyondLast) => {
+            Err(Mismatch::NoRequests) => Found::NoRequests,
+            Err(mismatch @ (Mismatch::NotInStable | Mismatch::NotInCandidate | Mismatch::BeyondLast)) => {
+                fault.get_or_insert_with(|| format!("{mismatch}{}", ends(metric.name, &pods)));
                 Found::BucketMismatch
             }
         };
@@ -274,6 +323,25 @@ fn counted(
         ready_pods: Tracks { stable: of_track(false), candidate: of_track(true) },
         metrics: metrics.collect(),
         fault,
+    }
+}
+
+/// Where the buckets of the candidate end, for a message.
+fn ends(metric: MetricName, pods: &[(&PodToRead, Option<&Outcomes>)]) -> String {
+    const MOST: usize = 24;
+    let mut of_candidate = pods.iter().filter(|(pod, _)| pod.is_candidate);
+    let buckets = of_candidate.find_map(|(_, outcomes)| buckets(outcomes.as_ref()?, metric));
+    let ends: Vec<String> = buckets
+        .iter()
+        .flat_map(|buckets| buckets.iter())
+        .filter(|(le, _)| le.is_finite())
+        .map(|(le, _)| (le * 1_000.0).to_string())
+        .take(MOST)
+        .collect();
+    if ends.is_empty() {
+        String::new()
+    } else {
+        format!("; those of the candidate end at {} ms", ends.join(", "))
     }
 }
 
@@ -348,11 +416,6 @@ pub(crate) fn is_latency(metric: MetricName) -> bool {
         MetricName::Ttft | MetricName::Tpot | MetricName::E2e => true,
         MetricName::ErrorRate | MetricName::AbortRate | MetricName::RepetitionRate => false,
     }
-}
-
-/// Counters of Prometheus are floating-point numbers. The conversion ends at both ends of the range.
-fn whole_number(count: f64) -> u64 {
-    count.round() as u64
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ impl Share {
     }
 
     /// From 0 to 1.
-    pub(crate) fn value(self) -> f64 {
+    pub fn value(self) -> f64 {
         f64::from(self.0) / f64::from(MILLION)
     }
 

@@ -8,15 +8,16 @@ use serde::{Deserialize, Serialize};
 /// Metrics of an analysis, at most: one of each name.
 const MOST_METRICS: usize = 6;
 
-/// Default of `minRequests` of a step. With 300 requests and no bad one, the share of bad ones is surely below 1 %.
+/// Default of `minRequests` of a step. With 300 requests and no bad one, the share of bad ones is below 1 % with 95 %
+/// confidence.
 pub const DEFAULT_STEP_REQUESTS: i32 = 300;
 
 /// How the candidate is judged by its requests.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Analysis {
-    /// Enforce: a step ends only when the candidate passes, and a candidate that fails is rolled back. Observe: status shows the
-    /// verdict, and steps go on without it. Default: Enforce.
+    /// Enforce: a step ends only when the candidate passes. One that fails is rolled back, and so is one with an engine that
+    /// ends with an error while it has a share. Observe: status shows the verdict, and steps go on without it. Default: Enforce.
     #[serde(default)]
     pub mode: AnalysisMode,
 
@@ -28,26 +29,27 @@ pub struct Analysis {
     )]
     pub metrics: Vec<AnalysisMetric>,
 
-    /// Chance that a candidate which is as good as stable is rolled back, over all steps and metrics, 0.0001 to 0.1. A smaller
-    /// chance needs more bad requests to find a bad candidate. Default: 0.01.
+    /// Chance that a candidate which is as good as stable is rolled back, in the whole canary, "0.0001" to "0.1". A smaller
+    /// chance needs more bad requests to find a bad candidate. Default: "0.01".
     #[serde(default = "alpha")]
     #[schemars(length(max = 8))]
     #[x_kube(validation = Rule::new("self.matches(r'^0[.][0-9]{1,4}$') && double(self) >= 0.0001 && double(self) <= 0.1")
-        .message("must be a number from 0.0001 to 0.1"))]
+        .message("must be a number in quotes from \"0.0001\" to \"0.1\""))]
     pub alpha: String,
 
-    /// Seconds from one look at the engines to the next. Default: 15.
+    /// Seconds between two scrapes of the engines of both versions. Default: 15.
     #[serde(default = "interval")]
     #[schemars(range(min = 5, max = 300))]
     pub interval_seconds: i32,
 
-    /// Seconds after which a step without a verdict ends as onInconclusive says. Default: 3600.
+    /// Seconds that a step waits for a verdict after its minSeconds, and again after each pass. Then onInconclusive says what
+    /// follows. With weightPercent, only the promotion waits. Default: 3600.
     #[serde(default = "timeout")]
     #[schemars(range(min = 60, max = 2_592_000))]
     pub timeout_seconds: i32,
 
-    /// What follows a step without a verdict. Hold: the candidate keeps its share, and is judged on. Rollback: it is rolled back.
-    /// Promote: the next step begins. Default: Hold.
+    /// What follows a step without a verdict. Hold: the candidate keeps its share, and analysis goes on. Rollback: it is rolled
+    /// back. Promote: the canary goes on as if the step had passed. Default: Hold.
     #[serde(default)]
     pub on_inconclusive: OnInconclusive,
 }
@@ -77,30 +79,33 @@ pub enum OnInconclusive {
         .message("must be set only with ttft, tpot and e2e").field_path(".thresholdMillis")
 )]
 pub struct AnalysisMetric {
-    /// errorRate: the engine failed. abortRate: the caller hung up. repetitionRate: the engine repeated itself until it was
-    /// stopped. ttft: the first token came late. tpot: tokens came slowly. e2e: the whole request took long. vLLM has all of
-    /// them, TGI errorRate, tpot and e2e, Triton errorRate. Required.
+    /// errorRate: the engine ended the request with an internal error; refused requests and answers of the gateway are not
+    /// counted. abortRate: the caller hung up. repetitionRate: the engine repeated itself until it was stopped. ttft: the first
+    /// token came late. tpot: tokens came slowly. e2e: the whole request took long. vLLM has all of them in its newest
+    /// versions, TGI errorRate, tpot and e2e, Triton errorRate. The last three leave out the first 120 s after the share rose
+    /// from 0, and count only while pods of both versions get similar numbers of requests, up to a factor of 2. Required.
     pub name: MetricName,
 
-    /// Milliseconds above which a request is slow; must be the end of a bucket of the engines' histogram. Default: the end of
-    /// the bucket with stable's 95th percentile when the step begins.
+    /// Milliseconds above which a request is slow; must be the end of a bucket of the engines' histogram. No bucket of TGI ends
+    /// at a whole millisecond. Default: the end of the bucket with stable's 95th percentile since its pods started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3_600_000))]
     pub threshold_millis: Option<i32>,
 
-    /// Percent of bad requests that are accepted whatever stable does, 0 to 100. Default: as stable, and a little more.
+    /// Percent of bad requests that pass whatever stable does, "0" to "100". A candidate below it is not rolled back. Default:
+    /// none; 1.25 times stable's percentage and 0.5 percentage points pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 6))]
     #[x_kube(validation = Rule::new(r"self.matches(r'^([0-9]{1,2}([.][0-9]{1,3})?|100)$')")
-        .message("must be a number from 0 to 100, such as 0.5"))]
+        .message("must be a number in quotes from \"0\" to \"100\", such as \"0.5\""))]
     pub limit_percent: Option<String>,
 
-    /// How many times as often as with stable a request may be bad before that speaks against the candidate, 1 to 10.
-    /// Default: 1, and 1.25 for ttft, tpot and e2e.
+    /// The candidate is rolled back if its requests are surely more than so many times as often bad as stable's, "1" to "10". It
+    /// does not change what passes: see limitPercent. Default: "1", and "1.25" for ttft, tpot and e2e.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 5))]
     #[x_kube(validation = Rule::new(r"self.matches(r'^([1-9]([.][0-9]{1,3})?|10)$')")
-        .message("must be a number from 1 to 10, such as 1.5"))]
+        .message("must be a number in quotes from \"1\" to \"10\", such as \"1.5\""))]
     pub max_ratio: Option<String>,
 }
 
@@ -139,7 +144,7 @@ pub struct AnalysisStatus {
     #[schemars(length(max = MOST_METRICS))]
     pub metrics: Vec<AnalysisMetricStatus>,
 
-    /// What the verdict is computed from, as JSON for the controller. Nobody else has to read it.
+    /// What the verdict is computed from, as JSON. For the controller only.
     #[serde(default)]
     #[schemars(length(max = 32_768))]
     pub record: String,
@@ -183,12 +188,14 @@ pub struct AnalysisMetricStatus {
     #[schemars(length(max = 16))]
     pub allowed_percent: Option<String>,
 
-    /// How many times as likely what was seen is if the candidate is worse. It fails when this reaches evidenceNeeded.
+    /// Evidence of the sequential test (e-value): how many times likelier the counts are if the candidate is worse than if it is
+    /// not. It fails when this reaches evidenceNeeded.
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub evidence: String,
 
-    /// Evidence of a fail: number of steps times metrics times tests, divided by alpha.
+    /// Number of steps times metrics times tests, divided by alpha. A metric has a second test, against a fixed percentage, if
+    /// limitPercent or an earlier step gives one.
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub evidence_needed: String,
@@ -203,17 +210,17 @@ pub struct AnalysisMetricStatus {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestCounts {
-    /// All of them.
+    /// Requests that ended.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub ended: i64,
 
-    /// The bad ones.
+    /// Requests that ended and were bad.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub bad: i64,
 
-    /// Bad ones in percent; absent without requests.
+    /// Bad requests in percent; absent without requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub bad_percent: Option<String>,

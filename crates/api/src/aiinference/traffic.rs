@@ -111,8 +111,6 @@ pub struct ParentGateway {
     ).message("must differ from the top level: set modelSource, manifestDigest, image, engineVersion, args, env or resources"),
     validation = Rule::new("self.weightPercent == 0 || size(self.steps) == 0")
         .message("must not be set together with steps").field_path(".weightPercent"),
-    validation = Rule::new("!has(self.analysis) || self.weightPercent > 0 || size(self.steps) > 0")
-        .message("needs a share to judge: set steps or weightPercent").field_path(".analysis"),
     validation = Rule::new("self.promotion != 'Auto' || size(self.steps) > 0")
         .message("must not be Auto without steps, whose end it waits for").field_path(".promotion")
 )]
@@ -181,13 +179,14 @@ pub struct Canary {
     ).message("must have rising values of weightPercent"))]
     pub steps: Vec<CanaryStep>,
 
-    /// Requests with one of these headers always go to the candidate once it is ready, at most 4. Default: none.
+    /// Requests with one of these headers always go to the candidate once it is ready, at most 4. An analysis counts them too,
+    /// although they are not chosen at random. Default: none.
     #[serde(default, rename = "match")]
     #[schemars(length(max = 4))]
     pub matches: Vec<HeaderMatch>,
 
-    /// Judges the candidate by the requests that it and stable answer: a step ends when enough of them are good. Default:
-    /// steps end by time and by approval alone.
+    /// Judges the candidate by the requests that it and stable answer, as their engines count them: a step ends when enough of
+    /// them are good. Default: steps end by time and by approval alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub analysis: Option<Analysis>,
 
@@ -225,7 +224,8 @@ pub struct CanaryStep {
     #[schemars(range(min = 5, max = 604_800))]
     pub min_seconds: i32,
 
-    /// With analysis: requests of the candidate that the step needs at least. Default: 300.
+    /// With analysis: requests that the candidate, and stable, must at least have answered in the step. More are needed in
+    /// practice: 539 if no request of either is a bad one and limitPercent is not set. Default: 300.
     #[serde(default = "step_requests")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub min_requests: i32,

@@ -1,7 +1,14 @@
 use super::*;
 
 fn pod(name: &str, is_candidate: bool) -> PodToRead {
-    PodToRead { uid: name.to_owned(), name: name.to_owned(), ip: None, is_candidate, started: 0 }
+    PodToRead {
+        uid: name.to_owned(),
+        name: name.to_owned(),
+        ip: None,
+        is_candidate,
+        is_ready: true,
+        started: 0,
+    }
 }
 
 fn ask(metrics: &[MetricName]) -> Ask {
@@ -69,10 +76,32 @@ fn a_pod_without_an_answer_makes_the_look_count_for_nobody_and_is_named() {
     assert_eq!(looks[1].fault.as_deref(), Some("pod new: it did not answer"));
 }
 
+/// Its last counts are read if it still answers. If it does not, it has ended.
+#[test]
+fn a_pod_that_is_no_longer_ready_counts_if_it_answers() {
+    let mut ask = ask(&[MetricName::ErrorRate]);
+    let mut counters = BTreeMap::new();
+    let read = |new: Result<Outcomes, String>| vec![(0, Ok(outcomes(100, 0))), (1, new)];
+    counted(&ask, &read(Ok(outcomes(10, 0))), &mut counters, 115);
+    ask.pods[1].is_ready = false;
+    let look = counted(&ask, &read(Ok(outcomes(30, 20))), &mut counters, 130);
+    assert_eq!((flows(&look, MetricName::ErrorRate)[1], look.ready_pods.candidate), ((20, 20), 0));
+    let look = counted(&ask, &read(Err("refused".to_owned())), &mut counters, 145);
+    assert_eq!((flows(&look, MetricName::ErrorRate)[1], look.fault), ((0, 0), None));
+}
+
+#[test]
+fn a_pod_that_was_not_read_in_time_is_named() {
+    let look = counted(&ask(&[MetricName::ErrorRate]), &[(0, Ok(outcomes(1, 0)))], &mut BTreeMap::new(), 115);
+    assert_eq!(look.fault.as_deref(), Some("pod new: it was not read in time"));
+    assert_eq!(look.metrics[&MetricName::ErrorRate], Found::Incomplete);
+}
+
 #[test]
 fn a_metric_that_the_engine_does_not_count_is_incomplete() {
     let looks = looks_of(&ask(&[MetricName::AbortRate]), &[[Ok(outcomes(10, 0)), Ok(outcomes(10, 0))]]);
     assert_eq!(looks[0].metrics[&MetricName::AbortRate], Found::Incomplete);
+    assert_eq!(looks[0].fault.as_deref(), Some("pod old: its engine does not count this"));
 }
 
 fn timed(fast: u32, all: u32, second: &str) -> Outcomes {
@@ -92,10 +121,19 @@ fn slow_is_what_is_above_the_bucket_with_the_95th_percentile_of_stable() {
 }
 
 #[test]
+fn without_a_request_no_bound_is_chosen_and_nothing_is_missing() {
+    let idle = || Ok(outcomes(0, 0));
+    let looks = looks_of(&ask(&[MetricName::E2e]), &[[idle(), idle()]]);
+    assert_eq!((looks[0].metrics[&MetricName::E2e], &looks[0].fault), (Found::NoRequests, &None));
+}
+
+#[test]
 fn versions_without_a_common_bucket_are_not_compared() {
     let slow = || Ok(timed(50, 100, "1"));
     let looks = looks_of(&ask(&[MetricName::E2e]), &[[slow(), Ok(timed(50, 100, "2"))]]);
     assert_eq!(looks[0].metrics[&MetricName::E2e], Found::BucketMismatch);
+    let fault = "the candidate has no bucket that ends there; those of the candidate end at 500, 2000 ms";
+    assert_eq!(looks[0].fault.as_deref(), Some(fault));
     let mut given = ask(&[MetricName::E2e]);
     given.metrics[0].given = Bound::from_millis(2_000).ok();
     let looks = looks_of(&given, &[[slow(), Ok(timed(50, 100, "2"))]]);
@@ -120,7 +158,7 @@ fn looks_stay_until_a_status_has_them_and_only_one_is_under_way() {
     assert_eq!(looks.of("uid", Some(145)).looks.len(), 1, "the newest says what is wrong");
     looks.note("uid", &Ask { step_since: 200, ..ask }, &[], 215);
     assert_eq!(looks.of("uid", None).looks.len(), 1, "those of another step are forgotten");
-    for at in 0..20 {
+    for at in 0..40 {
         looks.note("uid", &begun, &[], 300 + at);
     }
     assert_eq!(looks.of("uid", None).looks.len(), MOST_KEPT);

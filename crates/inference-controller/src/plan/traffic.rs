@@ -6,12 +6,12 @@
 //! - `promotion.rs`: which version stable has after a promotion.
 //! - `report.rs`: conditions and events.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use api::{
     aiinference::{
         AIInferenceStatus,
-        analysis::{Analysis, AnalysisMode, MetricName},
+        analysis::{Analysis, AnalysisMode, AnalysisStatus, MetricName},
         traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
     },
     reasons,
@@ -177,7 +177,7 @@ pub(super) fn traffic(
     traffic.requeue_after =
         traffic.requeue_after.into_iter().chain(unanswered.as_ref().map(|(_, wait)| *wait)).min();
     traffic.own_facts = unanswered.map(|(fact, _)| fact).into_iter().collect();
-    traffic.notes = report::notes(before, canary.as_ref(), inference.spec.canary.as_ref());
+    traffic.notes = report::notes(before, canary.as_ref(), inference.spec.canary.as_ref(), analysed.as_ref());
     traffic.canary = canary;
     traffic
 }
@@ -293,35 +293,48 @@ fn finding(
         return Finding::NotAsked;
     };
     let since = before.and_then(|before| before.step_started_at.as_ref()).map(|since| since.0);
-    let crash = since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, since));
+    let known = &observed.looking.pods;
+    let crash =
+        since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, known, since));
     if let Some(message) = crash {
         return Finding::Fails { reason: reasons::CANDIDATE_CRASHED, message };
     }
-    let message = analysed.map(Analysed::message).unwrap_or_default();
+    let fault = observed.looking.fault();
+    let message = analysed.map(|analysed| analysed.message(fault)).unwrap_or_default();
+    let timeout = Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs()));
     match analysed.map(|analysed| analysed.judgement.verdict) {
         Some(verdict::judge::Verdict::Pass) => Finding::Passes,
         Some(verdict::judge::Verdict::Fail) => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message },
         Some(verdict::judge::Verdict::Inconclusive) | None => Finding::Open {
-            timeout: Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs())),
+            is_over: analysed.is_some_and(|analysed| analysed.waited() >= timeout),
+            timeout,
             then: analysis.on_inconclusive,
             message,
         },
     }
 }
 
-/// An engine of the candidate that has failed since then. A pod that was deleted is none: its node may have gone.
-fn crash(version: &Observed, since: Timestamp) -> Option<String> {
-    version.pods().find_map(|pod| {
+/// An engine of the candidate that has failed since then, of a pod that had requests. What a node or a GPU does to it is not
+/// its own fault.
+fn crash(version: &Observed, known: &BTreeSet<String>, since: Timestamp) -> Option<String> {
+    /// Why a container ended that a kubelet has lost sight of.
+    const LOST: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
+    let is_on_sound_node = |pod: &&PodView| {
+        let node = pod.node.as_deref().unwrap_or_default();
+        pod.disrupted.is_none()
+            && !version.nodes.lost.contains_key(node)
+            && !version.leaving_nodes.contains(node)
+            && !version.gpu_faults.faults.contains_key(pod.uid())
+    };
+    let mut pods = version.pods().filter(|pod| known.contains(pod.uid())).filter(is_on_sound_node);
+    pods.find_map(|pod| {
         let engine = pod.container(names::ENGINE)?;
         let ends = [&engine.state, &engine.last].into_iter().filter_map(|state| state.terminated.as_ref());
         let mut ends = ends.filter(|end| end.exit_code != 0 && end.finished_at.is_some_and(|at| at >= since));
-        let end = ends.next()?;
+        let end = ends.find(|end| !LOST.contains(&&*end.reason))?;
         let why = if end.reason.is_empty() { String::new() } else { format!(" ({})", end.reason) };
-        Some(format!(
-            "the engine of pod {} ended with exit code {}{why} while it had requests",
-            pod.name(),
-            end.exit_code
-        ))
+        let (name, code) = (pod.name(), end.exit_code);
+        Some(format!("the engine of pod {name} ended with exit code {code}{why} while it had a share"))
     })
 }
 
@@ -337,6 +350,14 @@ fn with_analysis(
         Some(analysed) => Some(analysed.status()),
         None => canary.analysis.filter(|_| is_asked),
     };
+    // What is said of a step must not stand beside the number of the next one. Its counts are in the record.
+    let is_next = before.is_some_and(|before| before.step != canary.step);
+    let analysis = analysis.map(|analysis| match is_next {
+        true => {
+            AnalysisStatus { verdict: String::new(), reason: String::new(), metrics: Vec::new(), ..analysis }
+        }
+        false => analysis,
+    });
     CanaryStatus { analysis, ..canary }
 }
 
@@ -381,8 +402,9 @@ fn look(
         return nothing;
     };
     let pods = |version: &Observed, is_candidate| -> Vec<PodToRead> {
-        let ready = version.pods().filter(|pod| pod.is_ready).take(verdict::counters::MOST_PODS);
-        ready.map(|pod| pod_to_read(pod, is_candidate)).collect()
+        let was_ready = |pod: &&PodView| pod.is_ready || observed.looking.pods.contains(pod.uid());
+        let pods = version.pods().filter(was_ready).take(verdict::counters::MOST_PODS / 2);
+        pods.map(|pod| pod_to_read(pod, is_candidate)).collect()
     };
     let known = |metric: MetricName| analysed.filter(|analysed| analysed.since() == since)?.bound(metric);
     let ask = Ask {
@@ -413,6 +435,7 @@ fn pod_to_read(pod: &PodView, is_candidate: bool) -> PodToRead {
         name: pod.name().to_owned(),
         ip: pod.ip,
         is_candidate,
+        is_ready: pod.is_ready,
         started: started.map_or(0, |started| started.as_second()),
     }
 }
@@ -426,11 +449,13 @@ fn unraised(share: Share, seen: &Seen) -> Share {
 /// Whether this status decides something that the next reconcile has to do.
 pub(super) fn moves(observed: &Observed, status: &AIInferenceStatus) -> bool {
     let before = observed.inference.status.as_ref();
-    let of_canary = |canary: &CanaryStatus| CanaryStatus {
-        replicas: 0,
-        ready_replicas: 0,
-        analysis: None,
-        ..canary.clone()
+    // Numbers decide nothing; a verdict does.
+    let of_canary = |canary: &CanaryStatus| {
+        let analysis = canary.analysis.as_ref().map(|analysis| AnalysisStatus {
+            verdict: analysis.verdict.clone(),
+            ..AnalysisStatus::default()
+        });
+        CanaryStatus { replicas: 0, ready_replicas: 0, analysis, ..canary.clone() }
     };
     before.and_then(|before| before.canary.as_ref()).map(of_canary) != status.canary.as_ref().map(of_canary)
         || before.and_then(|before| before.promoted_revision.as_ref()) != status.promoted_revision.as_ref()

@@ -69,6 +69,10 @@ fn hindrance(evidence: &Evidence) -> Option<Reason> {
     match evidence.latest {
         Latest::Incomplete if evidence.in_a_row >= MISSING_AFTER => Some(Reason::MetricsMissing),
         Latest::BucketMismatch => Some(Reason::BucketMismatch),
+        // Otherwise stable would seem to have had no requests.
+        Latest::LoadMismatch if evidence.in_a_row >= MISSING_AFTER && evidence.counted == 0 => {
+            Some(Reason::LoadMismatch)
+        }
         Latest::WarmingUp if evidence.totals.candidate.requests() == 0 => Some(Reason::WarmingUp),
         Latest::Nothing | Latest::Counted | Latest::WarmingUp | Latest::LoadMismatch | Latest::Incomplete => {
             None

@@ -306,3 +306,141 @@ fn a_new_source_leaves_no_empty_store_behind() {
     let hash = |inference: &api::aiinference::AIInference| validate(inference).unwrap().spec_hash;
     assert_eq!(hash(&candidate(&before).unwrap()), hash(&folded));
 }
+
+/// A candidate in its first step, for half a minute.
+fn analysing(pod: &str) -> Scene {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2', steps: [{weightPercent: 10}], analysis: {}}");
+    scene.candidate(&[pod]);
+    scene.observe(|observed| observed.service = Some(Default::default()));
+    scene.observe(|observed| {
+        let inference = observed.inference.clone();
+        let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+        let revision = validate(&candidate(&inference).unwrap()).unwrap().spec_hash;
+        let stable_revision = validate(&inference).unwrap().spec_hash;
+        let step_started_at = Some(runtime::write::conditions::whole_seconds(at(-30)));
+        let (phase, step, served) = (Some(CanaryPhase::Analysing), 1, true);
+        status.canary = Some(CanaryStatus {
+            phase,
+            step,
+            served,
+            revision,
+            stable_revision,
+            step_started_at,
+            ..CanaryStatus::default()
+        });
+        observed.has_endpoint = Some(true);
+    });
+    // The route has the share, and the gateways have accepted it.
+    let route = scene.plan().route.unwrap();
+    scene.observe(|observed| observed.route = Some(accepted(*route)));
+    let route = scene.plan().route.unwrap();
+    scene.observe(|observed| observed.route = Some(accepted(*route)));
+    scene
+}
+
+fn accepted(mut route: crate::http_route::HttpRoute) -> crate::http_route::HttpRoute {
+    let conditions = serde_json::json!([
+        {"type": "Accepted", "status": "True", "observedGeneration": 1, "reason": "", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"},
+        {"type": "ResolvedRefs", "status": "True", "observedGeneration": 1, "reason": "", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"},
+    ]);
+    let parents: Vec<serde_json::Value> = route
+        .spec
+        .parent_refs
+        .iter()
+        .map(|parent| serde_json::json!({"parentRef": parent, "conditions": conditions}))
+        .collect();
+    route.metadata.generation = Some(1);
+    route.status = serde_json::from_value(serde_json::json!({"parents": parents})).unwrap();
+    route
+}
+
+fn crashed(more: &str) -> String {
+    format!(
+        "{{name: new, node: gpu-1, gpus: 1, {more}containers: [{{name: engine, restartCount: 1, state: {{running: {{}}}}, \
+         lastState: {{terminated: {{exitCode: 137, reason: OOMKilled, finishedAt: '{}'}}}}}}]}}",
+        at(-10)
+    )
+}
+
+#[test]
+fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_faults_are_not_its_own() {
+    let plan_of = |pod: &str, edit: fn(&mut crate::observe::Observed)| {
+        let mut scene = analysing(pod);
+        scene.observe(|observed| {
+            observed.looking.pods.insert("new".to_owned());
+            edit(observed);
+        });
+        canary_of(&scene.plan()).last_rollback
+    };
+    let rollback = plan_of(&crashed("ready: true, "), |_| {}).unwrap();
+    assert_eq!(rollback.reason, "CandidateCrashed");
+    let message = "the engine of pod new ended with exit code 137 (OOMKilled) while it had a share";
+    assert_eq!(rollback.message, message);
+    let never_ready: fn(&mut crate::observe::Observed) = |observed| observed.looking.pods.clear();
+    let emptied: fn(&mut crate::observe::Observed) = |observed| {
+        observed.candidate.as_mut().unwrap().leaving_nodes.insert("gpu-1".to_owned());
+    };
+    let observes: fn(&mut crate::observe::Observed) = |observed| {
+        let inference = std::sync::Arc::make_mut(&mut observed.inference);
+        let analysis = inference.spec.canary.as_mut().unwrap().analysis.as_mut().unwrap();
+        analysis.mode = api::aiinference::analysis::AnalysisMode::Observe;
+    };
+    for edit in [never_ready, emptied, observes] {
+        assert_eq!(plan_of(&crashed("ready: true, "), edit), None);
+    }
+    let lost = crashed("ready: true, ").replace("OOMKilled", "Unknown");
+    assert_eq!(plan_of(&lost, |_| {}), None, "the node was restarted");
+}
+
+#[test]
+fn the_engines_of_both_versions_are_looked_at_each_interval() {
+    let mut scene = analysing(READY);
+    let look = scene.plan().look.unwrap();
+    let pods: Vec<(&str, bool)> = look.pods.iter().map(|pod| (&*pod.name, pod.is_candidate)).collect();
+    assert_eq!(pods, [("chat-0", false), ("new", true)]);
+    assert_eq!((look.port, look.path, look.step_since), (8_000, "/metrics", at(-30).as_second()));
+    scene.observe(|observed| observed.looking.is_asked = true);
+    assert_eq!(scene.plan().look, None, "one at a time");
+    let seen = crate::looks::Look {
+        step_since: at(-30).as_second(),
+        at: at(-5).as_second(),
+        ready_pods: Default::default(),
+        metrics: Default::default(),
+        fault: Some("pod new: it did not answer".to_owned()),
+    };
+    scene.observe(|observed| {
+        observed.looking.is_asked = false;
+        observed.looking.looks = vec![seen];
+    });
+    scene.write_status();
+    let plan = scene.plan();
+    assert_eq!((plan.look, plan.requeue_after), (None, Some(std::time::Duration::from_secs(10))));
+    assert!(scene.plan_at(10).look.is_some());
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    assert_eq!(scene.plan_at(10).look, None, "of a paused object nothing is judged");
+}
+
+#[test]
+fn what_was_found_stays_while_the_object_is_paused() {
+    let mut scene = analysing(READY);
+    scene.observe(|observed| {
+        let looks = (1..=3).map(|number| crate::looks::Look {
+            step_since: at(-30).as_second(),
+            at: at(-30 + number * 5).as_second(),
+            ready_pods: Default::default(),
+            metrics: [(api::aiinference::analysis::MetricName::ErrorRate, crate::looks::Found::Incomplete)]
+                .into(),
+            fault: Some("pod new: it did not answer".to_owned()),
+        });
+        observed.looking.looks = looks.collect();
+    });
+    let found = condition(&scene.plan(), "CanaryHealthy");
+    assert_eq!((&*found.0, &*found.1), ("False", "MetricsMissing"));
+    assert!(found.2.contains("every pod: pod new: it did not answer; check"), "{}", found.2);
+    scene.write_status();
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    assert_eq!(condition(&scene.plan(), "CanaryHealthy"), found);
+}

@@ -4,6 +4,8 @@
 //! follows from the record alone, so it can be computed again from the status. A record that cannot be read, of another
 //! release, begins anew: the step then waits for requests again.
 
+use std::time::Duration;
+
 use api::aiinference::{
     analysis::{Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisStatus, MetricName, RequestCounts},
     traffic::{Canary, CanaryStatus},
@@ -14,12 +16,14 @@ use serde::{Deserialize, Serialize};
 use verdict::{
     bucket::Bound,
     interval::{Counts, Interval, Sample, Tracks},
-    judge::{Earlier, Inputs, Judged, Judgement, MetricResult, Reason, Step, Verdict, judge},
+    judge::{Earlier, Inputs, Judged, Judgement, MetricResult, Step, Verdict, judge},
     metric::{Alpha, Kind, Metric, Mode, Ratio},
     share::Share,
 };
 
 use crate::looks::{Found, Look, is_latency};
+
+mod words;
 
 /// What a status holds. Another version of this format is not read.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -36,6 +40,8 @@ struct Record {
     shared_since: i64,
     /// Up to when requests are counted.
     until: i64,
+    /// Seconds of looks without a verdict, since the last pass and since the least time of the step was over.
+    waited: i64,
     inputs: Inputs,
 }
 
@@ -64,15 +70,29 @@ pub(super) fn analysed(before: &CanaryStatus, canary: &Canary, looks: &[Look]) -
         Some(record) if record.step == before.step && record.since == since => record,
         other => begun(before, since, other, canary, analysis),
     };
-    let mut record = record.with_settings(canary, analysis, before.step);
+    let known = record.with_settings(canary, analysis, before.step);
+    let mut record = known.clone();
     for look in looks.iter().filter(|look| look.step_since == since) {
         if look.at > record.until {
             record = record.with(look);
         }
     }
     let judgement = judge(&record.inputs);
+    // Nobody looks at the numbers of a long step each few seconds.
+    let is_new =
+        |before: &Judgement| (before.verdict, before.reason) != (judgement.verdict, judgement.reason);
+    let is_young = record.until.saturating_sub(since) <= WRITTEN_AT_ONCE;
+    let is_recent = record.until.saturating_sub(known.until) < WRITTEN_EACH;
+    let before = judge(&known.inputs);
+    if !is_young && is_recent && !is_new(&before) {
+        return Some(Analysed { record: known, judgement: before });
+    }
     Some(Analysed { record, judgement })
 }
+
+/// In the first seconds of a step, the status has each look. Later it has one of so many seconds, unless the verdict changes.
+const WRITTEN_AT_ONCE: i64 = 600;
+const WRITTEN_EACH: i64 = 60;
 
 fn begun(
     before: &CanaryStatus,
@@ -84,12 +104,12 @@ fn begun(
     // The share rose from the one of the step before, and not from 0.
     let is_next = |record: &&Record| record.step.checked_add(1) == Some(before.step);
     let shared_since = earlier.as_ref().filter(is_next).map_or(since, |record| record.shared_since);
+    // A step that begins again has looks of before.
+    let until = earlier.as_ref().map_or(since, |record| record.until.max(since));
     let metrics = earlier.into_iter().flat_map(|record| record.inputs.metrics).map(|judged| {
         let earlier = of_stable(&judged);
-        let evidence =
-            Judged::begin(judged.metric.clone(), judged.bound, earlier, min_requests(canary, before.step));
-        // The bound is chosen anew, with what stable is now.
-        Judged { bound: None, ..evidence }
+        // With the bound of the step before: at weight 100, stable has no requests by which one could be chosen.
+        Judged::begin(judged.metric.clone(), judged.bound, earlier, min_requests(canary, before.step))
     });
     let record = Record {
         format: FORMAT,
@@ -98,7 +118,8 @@ fn begun(
         step: before.step,
         since,
         shared_since,
-        until: since,
+        until,
+        waited: 0,
         inputs: Inputs { step: settings(canary, analysis, before.step), metrics: metrics.collect() },
     };
     record.with_settings(canary, analysis, before.step)
@@ -149,6 +170,7 @@ impl Record {
                     };
                     judged.observe(&Interval::Complete(sample), *bound)
                 }
+                Some(Found::NoRequests) => judged,
                 Some(Found::Incomplete) | None => judged.observe(&Interval::Incomplete, None),
                 Some(Found::BucketMismatch) => judged.observe(&Interval::BucketMismatch, None),
             }
@@ -156,7 +178,16 @@ impl Record {
         let metrics = metrics.collect();
         let seconds = u64::try_from(look.at.saturating_sub(self.since)).unwrap_or_default();
         let step = Step { seconds, ..self.inputs.step };
-        Self { until: look.at, inputs: Inputs { step, metrics }, ..self }
+        let inputs = Inputs { step, metrics };
+        // While the controller was away, nobody waited for a verdict.
+        let most = i64::from(step.interval_seconds).saturating_mul(2);
+        let more = look.at.saturating_sub(self.until).min(most);
+        let waited = match judge(&inputs).verdict {
+            Verdict::Pass => 0,
+            Verdict::Fail | Verdict::Inconclusive if seconds < step.min_seconds.into() => 0,
+            Verdict::Fail | Verdict::Inconclusive => self.waited.saturating_add(more),
+        };
+        Self { until: look.at, waited, inputs, ..self }
     }
 }
 
@@ -241,6 +272,11 @@ impl Analysed {
         self.record.until
     }
 
+    /// For how long it has waited for a verdict, after the least time of the step.
+    pub(super) fn waited(&self) -> Duration {
+        Duration::from_secs(u64::try_from(self.record.waited).unwrap_or_default())
+    }
+
     pub(super) fn since(&self) -> i64 {
         self.record.since
     }
@@ -254,79 +290,21 @@ impl Analysed {
     pub(super) fn status(&self) -> AnalysisStatus {
         let judged = self.record.inputs.metrics.iter().zip(&self.judgement.metrics);
         AnalysisStatus {
-            verdict: word(self.judgement.verdict).to_owned(),
-            reason: reason_word(self.judgement.reason).to_owned(),
+            verdict: self.judgement.verdict.as_str().to_owned(),
+            reason: self.judgement.reason.as_str().to_owned(),
             counted_until: Timestamp::from_second(self.record.until).ok().map(Time),
             metrics: judged.map(|(judged, result)| metric_status(judged, result)).collect(),
             record: serde_json::to_string(&self.record).unwrap_or_default(),
         }
     }
-
-    /// What was found, for conditions and events.
-    pub(super) fn message(&self) -> String {
-        let Judgement { verdict, reason, missing, metrics } = &self.judgement;
-        let worst =
-            metrics.iter().find(|metric| metric.reason == *reason && metric.verdict == Some(*verdict));
-        let of = worst.map(shares).unwrap_or_default();
-        let what = worst.map_or("the analysis", |metric| &*metric.name);
-        let step = &self.record.inputs.step;
-        match reason {
-            Reason::Alarm => format!(
-                "{what} is worse than with stable: {of}; evidence {} of {}",
-                thousandths(worst.map_or(0, |metric| metric.e_value)),
-                thousandths(worst.map_or(0, |metric| metric.e_value_needed)),
-            ),
-            Reason::MetricsMissing => "three looks in a row gave no numbers of all pods".to_owned(),
-            Reason::BucketMismatch => format!(
-                "{what}: no bucket of both versions ends where a request becomes slow; set thresholdMillis to one that does"
-            ),
-            Reason::InFlight => format!("{what}: many requests of the candidate have not ended yet"),
-            Reason::LoadMismatch => {
-                format!("{what}: a pod of one version gets more than twice the requests of one of the other")
-            }
-            Reason::ShareTooHigh => format!("{what} is not surely good enough: {of}"),
-            Reason::NoControl => format!("{what}: stable has no requests to compare with; set limitPercent"),
-            Reason::WarmingUp => format!("{what} is counted from two minutes after the share rose from 0"),
-            Reason::TooFewRequests => {
-                let missing = missing.unwrap_or_default();
-                let minutes = missing
-                    .seconds
-                    .map(|seconds| format!(", about {} min at this rate", seconds.div_ceil(60)));
-                let needed = [(missing.requests, "the candidate"), (missing.stable_requests, "stable")];
-                let needed = needed.iter().filter(|(requests, _)| *requests > 0);
-                let needed: Vec<String> =
-                    needed.map(|(requests, of)| format!("{requests} more requests of {of}")).collect();
-                let needed =
-                    if needed.is_empty() { "more requests".to_owned() } else { needed.join(" and ") };
-                format!("needs {needed}{}", minutes.unwrap_or_default())
-            }
-            Reason::TooEarly => format!("passes after {} s", step.min_seconds),
-            Reason::NothingJudged => "nothing is counted yet".to_owned(),
-            Reason::Passing => "the candidate is good enough".to_owned(),
-        }
-    }
-}
-
-/// `1.9 % of 120 requests, stable 0.8 % of 1080; below 3.1 % surely, allowed 1.5 %`.
-fn shares(metric: &MetricResult) -> String {
-    let share = |share: Option<Share>| share.map_or("none".to_owned(), |share| share.to_string());
-    let bound = match (metric.upper_bound, metric.allowed) {
-        (Some(bound), Some(allowed)) => format!("; with 95 % confidence below {bound}, allowed is {allowed}"),
-        (Some(_) | None, _) => String::new(),
-    };
-    format!(
-        "{} of the candidate's requests, {} of stable's{bound}",
-        share(metric.shares.candidate),
-        share(metric.shares.stable)
-    )
 }
 
 fn metric_status(judged: &Judged, result: &MetricResult) -> AnalysisMetricStatus {
     let Tracks { stable, candidate } = judged.evidence.totals;
     AnalysisMetricStatus {
         name: judged.metric.name.clone(),
-        verdict: result.verdict.map(word).unwrap_or_default().to_owned(),
-        reason: reason_word(result.reason).to_owned(),
+        verdict: result.verdict.map(Verdict::as_str).unwrap_or_default().to_owned(),
+        reason: result.reason.as_str().to_owned(),
         stable: counts(stable, result.shares.stable),
         candidate: counts(candidate, result.shares.candidate),
         upper_bound_percent: result.upper_bound.map(percent),
@@ -354,31 +332,6 @@ fn percent(share: Share) -> String {
 fn thousandths(number: u64) -> String {
     let (whole, part) = (number / 1_000, number % 1_000);
     if part == 0 { whole.to_string() } else { format!("{whole}.{part:03}").trim_end_matches('0').to_owned() }
-}
-
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Pass => "Pass",
-        Verdict::Fail => "Fail",
-        Verdict::Inconclusive => "Inconclusive",
-    }
-}
-
-fn reason_word(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Alarm => "Alarm",
-        Reason::MetricsMissing => "MetricsMissing",
-        Reason::BucketMismatch => "BucketMismatch",
-        Reason::InFlight => "InFlight",
-        Reason::LoadMismatch => "LoadMismatch",
-        Reason::ShareTooHigh => "ShareTooHigh",
-        Reason::NoControl => "NoControl",
-        Reason::WarmingUp => "WarmingUp",
-        Reason::TooFewRequests => "TooFewRequests",
-        Reason::TooEarly => "TooEarly",
-        Reason::NothingJudged => "NothingJudged",
-        Reason::Passing => "Passing",
-    }
 }
 
 #[cfg(test)]

@@ -138,13 +138,18 @@ fn progressing(
                 Some(Verdict { reason, message, .. }) => {
                     says(is_coming(reason), reason, format!("{share}; the candidate: {message}"))
                 }
-                None => says(true, reasons::CANARY_ANALYSING, with_finding(share, analysed)),
+                None => says(true, reasons::CANARY_ANALYSING, with_finding(share, analysed, observed)),
             }
         }
         Some(CanaryPhase::Held) => {
-            let message = with_finding(format!("step {} of {steps}: {share}", status.step), analysed);
-            let fix = "set spec.canary.analysis.mode to Observe to go on without a verdict, or abort";
-            says(false, reasons::CANARY_HELD, format!("{message}; {fix}"))
+            let what = match steps {
+                0 => "the promotion".to_owned(),
+                _ => format!("step {} of {steps}", status.step),
+            };
+            let finding = with_finding(format!("{what} has no verdict in time; {share}"), analysed, observed);
+            let fix = "analysis goes on, and a pass ends this. To go on without one, set spec.canary.analysis.onInconclusive \
+                       to Promote; to stop, spec.canary.abort to true";
+            says(false, reasons::CANARY_HELD, format!("{finding}; {fix}"))
         }
         Some(CanaryPhase::AwaitingApproval) => {
             let next = status.step.saturating_add(1);
@@ -194,9 +199,9 @@ fn progressing(
     }
 }
 
-fn with_finding(message: String, analysed: Option<&Analysed>) -> String {
+fn with_finding(message: String, analysed: Option<&Analysed>, observed: &Observed) -> String {
     match analysed {
-        Some(analysed) => format!("{message}; {}", analysed.message()),
+        Some(analysed) => format!("{message}; {}", analysed.message(observed.looking.fault())),
         None => message,
     }
 }
@@ -283,20 +288,26 @@ fn healthy(
             format!("the candidate has no ready pod; it has lost the last one {} times", status.lost);
         return says(false, reasons::CANDIDATE_UNREADY, message);
     }
-    let Some(analysed) = analysed.filter(|_| status.step_started_at.is_some()) else {
-        return says(true, reasons::CANARY_PASSING, "nothing speaks against the candidate".to_owned());
+    let is_judged = status.analysis.is_some() && status.step_started_at.is_some();
+    let Some(analysed) = analysed else {
+        // Of a paused or invalid object nothing is judged, and what was found stays.
+        let stored = observed.inference.status.iter().flat_map(|status| &status.conditions);
+        let mut stored = stored.filter(|known| is_judged && known.type_ == conditions::CANARY_HEALTHY);
+        let stored = stored.find_map(|known| {
+            let reason = OF_ANALYSIS.into_iter().find(|reason| *reason == known.reason)?;
+            Some(says(known.status == "True", reason, known.message.clone()))
+        });
+        let fine = || says(true, reasons::CANARY_PASSING, "nothing speaks against the candidate".to_owned());
+        return stored.unwrap_or_else(fine);
     };
-    let message = analysed.message();
-    let hindrance = match analysed.judgement.reason {
-        // Not enforced: with a verdict that is, the candidate is rolled back.
+    let message = analysed.message(observed.looking.fault());
+    let reason = match analysed.judgement.reason {
+        // Of a mode that only observes: otherwise the candidate is rolled back.
         Reason::Alarm => reasons::ANALYSIS_FAILED,
-        Reason::MetricsMissing => {
-            let fault = observed.looking.looks.last().and_then(|look| look.fault.as_deref());
-            let fault = fault.map(|fault| format!(": {fault}")).unwrap_or_default();
-            return says(false, reasons::METRICS_MISSING, format!("{message}{fault}"));
-        }
+        Reason::MetricsMissing => reasons::METRICS_MISSING,
         Reason::BucketMismatch => reasons::BUCKET_MISMATCH,
         Reason::LoadMismatch => reasons::LOAD_MISMATCH,
+        Reason::Passing => reasons::CANARY_PASSING,
         _ if status.phase == Some(CanaryPhase::Held) => reasons::CANARY_INCONCLUSIVE,
         Reason::InFlight
         | Reason::ShareTooHigh
@@ -304,11 +315,22 @@ fn healthy(
         | Reason::WarmingUp
         | Reason::TooFewRequests
         | Reason::TooEarly
-        | Reason::NothingJudged
-        | Reason::Passing => return says(true, reasons::CANARY_PASSING, message),
+        | Reason::NothingJudged => reasons::CANARY_JUDGING,
     };
-    says(false, hindrance, message)
+    let holds = [reasons::CANARY_PASSING, reasons::CANARY_JUDGING].contains(&reason);
+    says(holds, reason, message)
 }
+
+/// Reasons of `CanaryHealthy` that an analysis gives.
+const OF_ANALYSIS: [&str; 7] = [
+    reasons::ANALYSIS_FAILED,
+    reasons::METRICS_MISSING,
+    reasons::BUCKET_MISMATCH,
+    reasons::LOAD_MISMATCH,
+    reasons::CANARY_INCONCLUSIVE,
+    reasons::CANARY_JUDGING,
+    reasons::CANARY_PASSING,
+];
 
 /// Of a rollback that the status has.
 fn known_reason(reason: &str) -> &'static str {
@@ -331,6 +353,7 @@ pub(super) fn notes(
     before: Option<&CanaryStatus>,
     now: Option<&CanaryStatus>,
     canary: Option<&Canary>,
+    analysed: Option<&Analysed>,
 ) -> Vec<Note> {
     let Some(now) = now else { return Vec::new() };
     let mut notes = Vec::new();
@@ -343,23 +366,19 @@ pub(super) fn notes(
         let message = format!("{share} % -> {} % of the requests", now.weight_percent);
         note(Severity::Normal, reasons::TRAFFIC_SHIFTED, message);
     }
-    let passes = |status: Option<&CanaryStatus>| {
-        let verdict = status.and_then(|status| Some((status.step, status.analysis.as_ref()?)));
-        verdict.filter(|(_, analysis)| analysis.verdict == "Pass").map(|(step, _)| step)
-    };
-    if let Some(step) = passes(Some(now)).filter(|step| passes(before) != Some(*step)) {
-        note(
-            Severity::Normal,
-            reasons::CANARY_PASSED,
-            format!("candidate {} has passed step {step}", now.revision),
-        );
+    // The verdict is that of the step before this change.
+    let known = before.and_then(|before| before.analysis.as_ref()).map(|analysis| &*analysis.verdict);
+    let passes = analysed.is_some_and(|analysed| analysed.judgement.verdict == verdict::judge::Verdict::Pass);
+    if let Some(before) = before.filter(|_| passes && known != Some("Pass")) {
+        let message = format!("candidate {} has passed step {}", now.revision, before.step);
+        note(Severity::Normal, reasons::CANARY_PASSED, message);
     }
     let became = |phase| now.phase == Some(phase) && before.is_none_or(|before| before.phase != Some(phase));
     if became(CanaryPhase::Promoted) {
         note(Severity::Normal, reasons::CANARY_PROMOTED, format!("stable has version {}", now.revision));
     }
     if became(CanaryPhase::Held) {
-        let message = format!("step {} has no verdict within its time", now.step);
+        let message = format!("candidate {}: step {} has no verdict in time", now.revision, now.step);
         note(Severity::Warning, reasons::CANARY_HELD_EVENT, message);
     }
     if let Some(rollback) = &now.last_rollback

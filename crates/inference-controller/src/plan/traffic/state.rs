@@ -47,8 +47,9 @@ pub(crate) enum Finding {
     /// There is no analysis, or it decides nothing.
     #[default]
     NotAsked,
-    /// Nothing yet, until the step has lasted so long.
+    /// Nothing yet. `is_over`: for so long that something else has to follow.
     Open {
+        is_over: bool,
         timeout: Duration,
         then: OnInconclusive,
         message: String,
@@ -483,7 +484,10 @@ fn in_step(
         return with_seen(before, Share::default(), Wanted::Replicas(step.replicas), seen, None);
     };
     let share = share_of(step, canary, seen);
-    let pods = scaled(step.replicas, share, seen);
+    // Pods of the next step stay while they come up.
+    let next_replicas = steps.after(step.number).map_or(step.replicas, |next| next.replicas);
+    let replicas = step.replicas.max(seen.candidate.all.min(next_replicas));
+    let pods = scaled(replicas, share, seen);
     let is_in_force = route.is_accepted && route.share.weight == step.weight;
     // A step with another share begins again.
     let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);
@@ -496,20 +500,20 @@ fn in_step(
         return with_seen(status, share, pods, seen, Some(wait));
     }
     let is_approved = canary.approved_steps >= steps.promotes;
-    if let Finding::Open { timeout, then, message } = &seen.finding
+    if let Finding::Open { is_over, timeout, then, message } = &seen.finding
         && (!steps.is_fixed || is_approved)
     {
-        match (remaining(*timeout, since.0, now), then) {
-            (Some(wait), _) => return with_seen(status, share, pods, seen, Some(wait)),
-            (None, OnInconclusive::Hold) => {
+        match (is_over, then) {
+            (false, _) => return with_seen(status, share, pods, seen, None),
+            (true, OnInconclusive::Hold) => {
                 let status = CanaryStatus { phase: Some(CanaryPhase::Held), ..status };
                 return with_seen(status, share, pods, seen, None);
             }
-            (None, OnInconclusive::Rollback) => {
+            (true, OnInconclusive::Rollback) => {
                 let message = format!("no verdict within {} s: {message}", timeout.as_secs());
                 return rolled_back(rejected(status, reasons::CANARY_INCONCLUSIVE, message, now), seen, now);
             }
-            (None, OnInconclusive::Promote) => {}
+            (true, OnInconclusive::Promote) => {}
         }
     }
     let awaits = CanaryStatus { phase: Some(CanaryPhase::AwaitingApproval), ..status.clone() };
@@ -517,11 +521,14 @@ fn in_step(
         Some(next) if next.needs_approval && canary.approved_steps < next.number => {
             with_seen(awaits, share, pods, seen, None)
         }
+        Some(next) if seen.candidate.ready < next.replicas => {
+            // Its pods first. Until they are ready, the candidate is judged in the step that it has.
+            with_seen(status, share, Wanted::Replicas(next.replicas), seen, None)
+        }
         Some(next) => {
-            // Its pods first; the weight follows when they are ready.
             let status = CanaryStatus { step: next.number, step_started_at: None, ..status };
-            let weight = if seen.candidate.ready >= next.replicas { next.weight } else { share.weight };
-            with_seen(status, Share { weight, ..share }, Wanted::Replicas(next.replicas), seen, None)
+            let share = Share { weight: next.weight, ..share };
+            with_seen(status, share, Wanted::Replicas(next.replicas), seen, None)
         }
         None if is_approved || canary.promotion == Promotion::Auto => {
             promoted(with_seen(status, share, pods, seen, None), seen)

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use verdict::interval::Flow;
+use verdict::{interval::Flow, judge::Reason};
 
 use super::*;
 use crate::tests::at;
@@ -63,15 +63,12 @@ fn a_good_candidate_passes_and_says_before_what_is_missing() {
     let canary = canary(&json!({}));
     let (status, first) = after(in_step(1, 0, None), &canary, &[good(0, 15)]);
     assert_eq!(first.judgement.verdict, Verdict::Inconclusive);
-    assert!(
-        first.message().starts_with("needs ")
-            && first.message().contains("more requests of the candidate, about"),
-        "{}",
-        first.message()
-    );
+    let message = first.message(None);
+    let counts = "errorRate: 0 of 50 requests of the candidate (0 %) failed, 1 of 450 of stable (0.22 %); ";
+    assert!(message.starts_with(counts) && message.contains(" more of the candidate, about "), "{message}");
     let looks: Vec<Look> = (2..=40).map(|number| good(0, number * 15)).collect();
     let (status, passed) = after(status, &canary, &looks);
-    assert_eq!(passed.judgement.verdict, Verdict::Pass, "{}", passed.message());
+    assert_eq!(passed.judgement.verdict, Verdict::Pass, "{}", passed.message(None));
     let analysis = status.analysis.unwrap();
     assert_eq!((&*analysis.verdict, &*analysis.reason), ("Pass", "Passing"));
     let metric = &analysis.metrics[0];
@@ -85,16 +82,17 @@ fn a_bad_candidate_fails_with_numbers() {
     let looks: Vec<Look> = (1..=8).map(|number| look(0, number * 15, (450, 1), (50, 10))).collect();
     let (_, failed) = after(in_step(1, 0, None), &canary, &looks);
     assert_eq!((failed.judgement.verdict, failed.judgement.reason), (Verdict::Fail, Reason::Alarm));
-    let message = failed.message();
+    let message = failed.message(None);
     assert!(
         message.starts_with(
-            "errorRate is worse than with stable: 20% of the candidate's requests, 0.2222% of stable's"
+            "errorRate: 80 of 400 requests of the candidate (20 %) failed, 8 of 3600 of stable (0.22 %)"
         ),
         "{message}"
     );
+    assert!(message.ends_with(", and 200 is enough"), "two steps of one metric at 0.01: {message}");
 }
 
-/// Whoever doubts a verdict computes it again.
+/// So a verdict can be checked by hand.
 #[test]
 fn every_verdict_follows_from_the_record_in_the_status() {
     let canary = canary(&json!({"metrics": [{"name": "errorRate", "limitPercent": "0.5"}]}));
@@ -104,7 +102,7 @@ fn every_verdict_follows_from_the_record_in_the_status() {
         let found = analysed(&status, &canary, &[look(0, number * 15, (450, bad), (50, bad))]).unwrap();
         let record: Record = serde_json::from_str(&found.status().record).unwrap();
         assert_eq!(judge(&record.inputs), found.judgement);
-        assert_eq!(word(judge(&record.inputs).verdict), found.status().verdict);
+        assert_eq!(judge(&record.inputs).verdict.as_str(), found.status().verdict);
         status.analysis = Some(found.status());
     }
 }
@@ -195,6 +193,88 @@ fn three_looks_without_numbers_hold_and_judge_nothing() {
         (found.judgement.verdict, found.judgement.reason),
         (Verdict::Inconclusive, Reason::MetricsMissing)
     );
+}
+
+/// Up to 15 s late each, as looks are.
+fn idle(number: i64) -> Look {
+    look(0, number * 15, (0, 0), (0, 0))
+}
+
+#[test]
+fn only_time_with_looks_after_the_least_time_counts_as_waiting_for_a_verdict() {
+    let canary = canary(&json!({}));
+    let (status, early) = after(in_step(1, 0, None), &canary, &(1..=3).map(idle).collect::<Vec<_>>());
+    assert_eq!(early.waited(), Duration::ZERO, "the step lasts 60 s at least");
+    let (status, waits) = after(status, &canary, &(4..=8).map(idle).collect::<Vec<_>>());
+    assert_eq!(waits.waited(), Duration::from_secs(75));
+    let (status, back) = after(status, &canary, &[idle(1_000)]);
+    assert_eq!(back.waited(), Duration::from_secs(105), "the controller was away for hours");
+    let passing = look(0, 15_015, (20_000, 1), (2_000, 0));
+    let (_, passed) = after(status, &canary, &[passing]);
+    assert_eq!((passed.judgement.verdict, passed.waited()), (Verdict::Pass, Duration::ZERO));
+}
+
+#[test]
+fn a_long_step_is_written_once_a_minute_unless_the_verdict_changes() {
+    let canary = canary(&json!({}));
+    let (status, _) = after(in_step(1, 0, None), &canary, &(1..=41).map(idle).collect::<Vec<_>>());
+    let known = status.analysis.clone().unwrap();
+    let looks: Vec<Look> = (42..=44).map(idle).collect();
+    for number in 1..3 {
+        let found = analysed(&status, &canary, &looks[..number]).unwrap().status();
+        assert_eq!(found, known, "{number} looks");
+    }
+    assert_ne!(analysed(&status, &canary, &looks).unwrap().status(), known, "a minute is over");
+    let passes = look(0, 630, (20_000, 1), (2_000, 0));
+    assert_eq!(analysed(&status, &canary, &[passes]).unwrap().status().verdict, "Pass");
+}
+
+#[test]
+fn a_step_that_begins_again_counts_no_look_twice() {
+    let canary = canary(&json!({}));
+    let (status, _) = after(in_step(2, 0, None), &canary, &[good(0, 15)]);
+    // The last step was removed from the spec.
+    let again = analysed(&in_step(1, 0, status.analysis), &canary, &[good(0, 15)]).unwrap().status();
+    assert_eq!(again.metrics[0].candidate.ended, 0);
+}
+
+/// At weight 100 stable has no requests by which another bound could be chosen.
+#[test]
+fn the_next_step_keeps_the_bound_of_a_latency() {
+    let canary = canary(&json!({"metrics": [{"name": "e2e"}]}));
+    let bound = Bound::from_millis(500).ok();
+    let timed = |seconds: i64| {
+        let Some(Found::Counted { flows, .. }) = good(0, seconds).metrics.remove(&MetricName::ErrorRate)
+        else {
+            panic!()
+        };
+        let metrics = BTreeMap::from([(MetricName::E2e, Found::Counted { flows, bound })]);
+        Look { metrics, ..good(0, seconds) }
+    };
+    let looks: Vec<Look> = (1..=12).map(|number| timed(number * 15)).collect();
+    let (status, _) = after(in_step(1, 0, None), &canary, &looks);
+    let next = analysed(&in_step(2, 200, status.analysis), &canary, &[]).unwrap();
+    let judged = &next.record.inputs.metrics[0];
+    assert_eq!((next.bound(MetricName::E2e), judged.earlier.bound), (bound, bound));
+    assert!(judged.evidence.fixed.is_some());
+}
+
+#[test]
+fn a_look_without_requests_changes_nothing_that_is_counted() {
+    let canary = canary(&json!({"metrics": [{"name": "e2e"}]}));
+    let none = |number: i64| Look {
+        metrics: BTreeMap::from([(MetricName::E2e, Found::NoRequests)]),
+        ..good(0, number * 15)
+    };
+    let (_, found) = after(in_step(1, 0, None), &canary, &(1..=10).map(none).collect::<Vec<_>>());
+    assert_ne!(found.judgement.reason, Reason::MetricsMissing);
+    assert_eq!(found.status().metrics[0].candidate.ended, 0);
+}
+
+#[test]
+fn shares_have_two_digits_that_say_something() {
+    let of = |millionths| words::rounded(Share::from_millionths(millionths).unwrap());
+    assert_eq!([0, 2_222, 31_415, 200_000, 1_000_000].map(of), ["0", "0.22", "3.1", "20", "100"]);
 }
 
 #[test]

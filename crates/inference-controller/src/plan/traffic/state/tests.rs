@@ -430,7 +430,13 @@ fn pods_that_are_replaced_are_not_lost_and_the_step_begins_again() {
 }
 
 fn open(then: OnInconclusive) -> Finding {
-    Finding::Open { timeout: Duration::from_secs(600), then, message: "few requests".to_owned() }
+    let timeout = Duration::from_secs(600);
+    Finding::Open { is_over: false, timeout, then, message: "few requests".to_owned() }
+}
+
+fn over(then: OnInconclusive) -> Finding {
+    let timeout = Duration::from_secs(600);
+    Finding::Open { is_over: true, timeout, then, message: "few requests".to_owned() }
 }
 
 #[test]
@@ -461,7 +467,8 @@ fn no_step_and_no_promotion_goes_on_without_a_verdict() {
         (Some(CanaryPhase::Analysing), 10),
         "approval is no verdict"
     );
-    world.go_on(40, 10);
+    world.finding = over(OnInconclusive::Hold);
+    world.go_on(2, 10);
     assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Held), 10));
     world.finding = Finding::Passes;
     world.go_on(2, 1);
@@ -483,16 +490,38 @@ fn a_step_without_a_verdict_ends_as_the_user_says() {
         world.finding = open(then);
         world.go_on(30, 10);
         assert_eq!(world.phase(), Some(CanaryPhase::Analysing));
+        world.finding = over(then);
         world.go_on(60, 10);
         assert_eq!(world.phase(), Some(phase), "{then:?}");
     }
+}
+
+/// Full GPUs may keep the pods of the next step waiting for hours.
+#[test]
+fn the_step_goes_on_and_is_judged_until_the_pods_of_the_next_one_are_ready() {
+    let mut world = World::new(steps());
+    world.canary.as_mut().unwrap().approved_steps = 2;
+    world.finding = Finding::Passes;
+    world.go_on(5, 10);
+    world.is_sound = false;
+    world.go_on(30, 10);
+    let status = world.status.clone().unwrap();
+    assert_eq!((status.step, world.route.share.weight, world.pods.as_ref().unwrap().1), (1, 10, 2));
+    assert!(status.step_started_at.is_some());
+    world.finding = open(OnInconclusive::Hold);
+    world.go_on(3, 10);
+    assert_eq!(world.pods.as_ref().unwrap().1, 2, "no pod that loads is taken away again");
+    world.finding = Finding::Passes;
+    world.is_sound = true;
+    world.go_on(5, 10);
+    assert_eq!((world.status.as_ref().unwrap().step, world.route.share.weight), (2, 50));
 }
 
 /// A fixed share is judged for as long as it lasts, and ends by a fail alone.
 #[test]
 fn a_fixed_share_with_an_analysis_is_promoted_only_with_a_pass() {
     let mut world = World::new(canary(&json!({"weightPercent": 30})));
-    world.finding = open(OnInconclusive::Rollback);
+    world.finding = over(OnInconclusive::Rollback);
     world.go_on(100, 60);
     assert_eq!(
         (world.phase(), world.route.share.weight),
@@ -557,7 +586,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => Just(Event::ComeUp),
         2 => Just(Event::LosePods),
         1 => any::<bool>().prop_map(Event::Roll),
-        3 => (0_u8..6).prop_map(Event::Find),
+        3 => (0_u8..8).prop_map(Event::Find),
         6 => (1_i64..100).prop_map(Event::Pass),
         2 => (0_i32..5).prop_map(Event::Approve),
         1 => any::<bool>().prop_map(Event::Abort),
@@ -584,7 +613,9 @@ impl World {
                     0 => Finding::NotAsked,
                     1 => open(OnInconclusive::Hold),
                     2 => open(OnInconclusive::Rollback),
-                    3 => open(OnInconclusive::Promote),
+                    3 => over(OnInconclusive::Promote),
+                    5 => over(OnInconclusive::Hold),
+                    6 => over(OnInconclusive::Rollback),
                     4 => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() },
                     _ => Finding::Passes,
                 }
