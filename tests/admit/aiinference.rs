@@ -648,16 +648,82 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
     )
     .await;
     let scene = tests::api_server().await;
-    let stored =
-        attempt::<AIInference>(&scene, &base(), &canary(json!({"steps": steps(&[10])}))).await.unwrap();
+    let analysis = json!({"steps": steps(&[10]), "analysis": {}});
+    let stored = attempt::<AIInference>(&scene, &base(), &canary(analysis)).await.unwrap();
     assert_eq!(
         stored.data["spec"]["canary"],
         json!({
             "image": "engine:2", "replicas": 1, "weightPercent": 0, "match": [], "promotion": "Manual",
             "approvedSteps": 0, "abort": false,
-            "steps": [{"weightPercent": 10, "minSeconds": 300, "approval": false}],
+            "steps": [{"weightPercent": 10, "minSeconds": 300, "minRequests": 300, "approval": false}],
+            "analysis": {
+                "mode": "Enforce", "metrics": [{"name": "errorRate"}], "alpha": "0.01", "intervalSeconds": 15,
+                "timeoutSeconds": 3600, "onInconclusive": "Hold",
+            },
         })
     );
+}
+
+#[tokio::test]
+async fn an_analysis_has_metrics_that_the_engine_counts_and_numbers_in_quotes() {
+    let analysis = |parts: Value| {
+        let canary = json!({"image": "engine:2", "steps": [{"weightPercent": 10}], "analysis": parts});
+        json!({"gateway": {"name": "public", "hostnames": ["chat.example.com"]}, "canary": canary})
+    };
+    let metric = |parts: Value| analysis(json!({"metrics": [parts]}));
+    let of_engine = |engine: &str, name: &str| {
+        let mut spec = metric(json!({"name": name}));
+        spec["engine"] = json!(engine);
+        spec
+    };
+    check::<AIInference>(
+        base(),
+        vec![
+            case(
+                "canary.analysis.metrics[0].limitPercent",
+                "must be a number in quotes",
+                metric(json!({"name": "errorRate", "limitPercent": "1%"})),
+                metric(json!({"name": "errorRate", "limitPercent": "0.5"})),
+            ),
+            case(
+                "canary.analysis.metrics[0].maxRatio",
+                "must be a number in quotes",
+                metric(json!({"name": "errorRate", "maxRatio": "0.5"})),
+                metric(json!({"name": "errorRate", "maxRatio": "1.5"})),
+            ),
+            case(
+                "canary.analysis.metrics[0].thresholdMillis",
+                "must be set only with ttft, tpot and e2e",
+                metric(json!({"name": "errorRate", "thresholdMillis": 500})),
+                metric(json!({"name": "ttft", "thresholdMillis": 500})),
+            ),
+            case(
+                "canary.analysis.alpha",
+                "must be a number in quotes",
+                analysis(json!({"alpha": "0.5"})),
+                analysis(json!({"alpha": "0.05"})),
+            ),
+            case(
+                "canary.analysis.metrics[1]",
+                "Duplicate value",
+                analysis(json!({"metrics": [{"name": "e2e"}, {"name": "e2e"}]})),
+                analysis(json!({"metrics": [{"name": "e2e"}, {"name": "ttft"}]})),
+            ),
+            case(
+                "canary",
+                "that the engine does not count",
+                of_engine("tgi", "ttft"),
+                of_engine("tgi", "tpot"),
+            ),
+            case(
+                "canary",
+                "that the engine does not count",
+                of_engine("triton", "e2e"),
+                of_engine("triton", "errorRate"),
+            ),
+        ],
+    )
+    .await;
 }
 
 #[tokio::test]

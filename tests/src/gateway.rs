@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{Scene, ask_until, scaler::install_kind, within};
 
+pub mod contour;
+
 /// The kind HTTPRoute as the Gateway API has it in its standard channel.
 const KIND: &str = include_str!("../fixtures/gateway-api/httproutes.yaml");
 

@@ -47,7 +47,6 @@
 //! - `tests/manual`: checks and builds the manuals.
 
 pub mod agent;
-pub mod contour;
 pub mod dispatcher;
 pub mod drains;
 pub mod gateway;

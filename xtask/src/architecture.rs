@@ -159,7 +159,9 @@ fn what_every_controller_shares_knows_no_kind_of_this_project() {
     // Their modules too, so that a type of theirs cannot be imported from within.
     let modules: Vec<String> = kinds.iter().map(|kind| format!("api::{}", kind.to_lowercase())).collect();
     let forbidden: Vec<&str> = kinds.iter().chain(&modules).map(String::as_str).collect();
-    for name in ["daemon", "metrics-client", "runtime", "scaling", "text", "verdict", "workload"] {
+    for name in
+        ["daemon", "engine-metrics", "metrics-client", "runtime", "scaling", "text", "verdict", "workload"]
+    {
         let shared = sources(|path| {
             path.starts_with(&format!("crates/{name}/src/")) && path != "crates/scaling/src/spec.rs"
         });
@@ -323,6 +325,7 @@ fn the_header_names_every_file_of_the_crates_that_programs_share_and_of_the_laun
         "text",
         "training-launcher",
         "training-log",
+        "engine-metrics",
         "verdict",
         "workload",
     ];
@@ -484,8 +487,7 @@ fn nothing_that_ships_depends_on_what_does_not() {
     let stays: BTreeSet<&str> = packages
         .values()
         .filter(|package| {
-            // No controller judges two versions yet: the canary of AIInference is to use `verdict`.
-            let is_apart = ["local-cluster", "verdict"].contains(&package.name.as_str());
+            let is_apart = package.name.as_str() == "local-cluster";
             is_apart || !package.is_below("crates") && !package.is_below("proto")
         })
         .map(|package| package.name.as_str())

@@ -75,7 +75,7 @@ const PROFILES: [Profile; 4] = [
 ];
 
 impl Engine {
-    /// By the name that an AIInference uses.
+    /// By the name that specs use.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "vllm" => Self::Vllm,

@@ -1,10 +1,10 @@
-//! Metrics: the number of AIInferences by phase, and the duration of warm-ups.
+//! Metrics: the number of AIInferences and of their canaries by phase, and the duration of warm-ups.
 //!
 //! Only the leader exports them, so that standbys do not count twice.
 
 use std::sync::Arc;
 
-use api::aiinference::{AIInference, Phase};
+use api::aiinference::{AIInference, Phase, traffic::CanaryPhase};
 use prometheus_client::{
     metrics::histogram::{Histogram, exponential_buckets},
     registry::Unit,
@@ -31,6 +31,26 @@ const PHASES: ObjectCounts<AIInference, Phase> = ObjectCounts {
     value_of: phase_of,
 };
 
+/// The number of canaries in each phase. An object without one is in none.
+const CANARY_PHASES: ObjectCounts<AIInference, Option<CanaryPhase>> = ObjectCounts {
+    name: "aiinference_canary_phase",
+    help: "Canaries of AIInferences by phase",
+    label: "phase",
+    values: &[
+        (Some(CanaryPhase::Starting), "starting"),
+        (Some(CanaryPhase::Dark), "dark"),
+        (Some(CanaryPhase::Analysing), "analysing"),
+        (Some(CanaryPhase::AwaitingApproval), "awaiting-approval"),
+        (Some(CanaryPhase::Held), "held"),
+        (Some(CanaryPhase::Promoting), "promoting"),
+        (Some(CanaryPhase::Promoted), "promoted"),
+        (Some(CanaryPhase::RollingBack), "rolling-back"),
+        (Some(CanaryPhase::RolledBack), "rolled-back"),
+        (Some(CanaryPhase::Aborted), "aborted"),
+    ],
+    value_of: canary_phase_of,
+};
+
 pub(crate) fn export(process: &Process, inferences: &Cache<AIInference>, pods: &Cache<PodView>) {
     // From one second to nine hours.
     let warmups = Histogram::new(exponential_buckets(1.0, 2.0, 16));
@@ -43,6 +63,7 @@ pub(crate) fn export(process: &Process, inferences: &Cache<AIInference>, pods: &
         );
     });
     process.count(inferences, PHASES);
+    process.count(inferences, CANARY_PHASES);
     let leads = process.leadership();
     pods.subscribe(move |change| {
         let seconds = change.old.zip(change.new).and_then(|(before, after)| warmed_up(before, after));
@@ -70,6 +91,10 @@ fn phase_of(inference: &AIInference) -> Phase {
     inference.status.as_ref().and_then(|status| status.phase).unwrap_or(Phase::Pending)
 }
 
+fn canary_phase_of(inference: &AIInference) -> Option<CanaryPhase> {
+    inference.status.as_ref()?.canary.as_ref()?.phase
+}
+
 #[cfg(test)]
 mod tests {
     use crate::tests::{at, inference, pod};
@@ -81,6 +106,23 @@ mod tests {
         let inference = inference("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
         let label = PHASES.values.iter().find(|(phase, _)| *phase == phase_of(&inference));
         assert_eq!(label.map(|(_, label)| *label), Some("pending"));
+    }
+
+    #[test]
+    fn every_phase_of_a_canary_has_a_label_and_an_object_without_one_is_in_none() {
+        let mut inference = inference("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
+        assert_eq!(canary_phase_of(&inference), None);
+        for phase in ["Starting", "Dark", "Analysing", "AwaitingApproval", "Held", "Promoting", "Promoted"]
+            .into_iter()
+            .chain(["RollingBack", "RolledBack", "Aborted"])
+        {
+            let status = serde_json::json!({"canary": {"phase": phase}});
+            inference.status = Some(serde_json::from_value(status).unwrap());
+            let found = canary_phase_of(&inference);
+            assert!(found.is_some(), "{phase}");
+            assert!(CANARY_PHASES.values.iter().any(|(known, _)| *known == found), "{phase}");
+        }
+        assert!(CANARY_PHASES.values.iter().all(|(phase, _)| phase.is_some()));
     }
 
     /// A pod whose Ready condition changed at `changed`, with an engine that started at 10 s.

@@ -355,8 +355,8 @@ fn of_refused(
     let waits = [Some(wait), traffic.requeue_after];
     let requeue_after =
         requeue_after(observed, allowance, now).into_iter().chain(waits.into_iter().flatten()).min();
-    let plan = status_only(observed, status, events, requeue_after, allowance);
-    released(Plan { facts: traffic.facts_of_kept(observed), ..plan }, observed, now)
+    // The plan before has noted its facts.
+    released(status_only(observed, status, events, requeue_after, allowance), observed, now)
 }
 
 /// When to look again at pods on lost nodes, of both versions.

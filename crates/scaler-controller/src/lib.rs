@@ -63,14 +63,11 @@
 //! - `prometheus/secret.rs`: a token and authorities of a Secret.
 //! - `promql.rs`: restricts a query to its namespace, or refuses it; its parser is in `promql`.
 //! - `pods.rs`: scrapes one pod.
-//! - `pods/bodies.rs`: how many answers are read at once.
 //! - `pods/scrapes.rs`: turns successive scrapes into rates and percentiles.
 //! - `pods/kept.rs`: bounds the bytes of scrapes, in all and for each namespace.
-//! - `histogram.rs`: percentiles of a histogram.
 //! - `engines.rs`: the table of what engines call their load.
 //! - `agents.rs`: judges what metrics agents report about the GPUs of pods.
 //! - `answer.rs`: judges what was read of servers and pods.
-//! - `body.rs`: reads a body up to a limit.
 
 #![forbid(unsafe_code)]
 

@@ -12,8 +12,10 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use tests::{
     Scene,
-    contour::{Contour, GATEWAY},
-    gateway::routes,
+    gateway::{
+        contour::{Contour, GATEWAY},
+        routes,
+    },
     inference::{change, create, until_ready},
     real, wait_for, within,
 };
@@ -27,6 +29,8 @@ use crate::{
 
 /// Requests per second.
 const RATE: u64 = 40;
+/// Two steps, a rollout of two pods, and the drain.
+const GOOD_SECONDS: u64 = 150;
 /// A promotion rolls two pods and then waits half a minute until requests of the candidate have ended.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(240);
 
@@ -115,7 +119,7 @@ async fn a_version_that_fails_is_taken_back(scene: &Scene<'_>, url: &str) {
         "steps": [{ "weightPercent": 50, "minSeconds": 5, "minRequests": 100 }],
         "analysis": analysis(),
     });
-    start_load(scene, "bad", url, 120).await;
+    start_load(scene, "bad", url, 80).await;
     change(scene, "chat", json!({ "canary": canary })).await;
     let inference = until_phase(scene, CanaryPhase::RolledBack, PROMOTED_WITHIN).await;
     let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref()).expect("a canary");
@@ -134,7 +138,7 @@ async fn a_version_that_fails_is_taken_back(scene: &Scene<'_>, url: &str) {
 }
 
 async fn a_version_that_crashes_gets_no_more_requests(scene: &Scene<'_>, url: &str) {
-    start_load(scene, "crash", url, 90).await;
+    start_load(scene, "crash", url, 60).await;
     change(scene, "chat", json!({ "canary": { "env": engine(4, "crash-after-requests:100") } })).await;
     until_share(scene, 50).await;
     let candidate = ListParams::default().labels("ai.infra.example.com/track=canary");
@@ -168,7 +172,7 @@ async fn a_version_that_crashes_gets_no_more_requests(scene: &Scene<'_>, url: &s
 }
 
 async fn a_good_version_becomes_stable_without_a_failed_request(scene: &Scene<'_>, url: &str) {
-    start_load(scene, "good", url, 180).await;
+    start_load(scene, "good", url, GOOD_SECONDS).await;
     let steps = json!([
         { "weightPercent": 10, "minSeconds": 10, "minRequests": 60 },
         { "weightPercent": 50, "minSeconds": 10, "minRequests": 60 },
@@ -188,7 +192,7 @@ async fn a_good_version_becomes_stable_without_a_failed_request(scene: &Scene<'_
     })
     .await;
     let report = report_within(scene, "good", PROMOTED_WITHIN).await;
-    assert_eq!((&report["failed"], &report["sent"]), (&json!(0), &json!(RATE * 180)), "{report}");
+    assert_eq!((&report["failed"], &report["sent"]), (&json!(0), &json!(RATE * GOOD_SECONDS)), "{report}");
     let answers = |revision: &str| report["by_revision"][revision].as_u64();
     assert!(answers("1") > Some(0) && answers("5") > Some(0), "both versions answered: {report}");
 }

@@ -79,11 +79,12 @@ pub enum OnInconclusive {
         .message("must be set only with ttft, tpot and e2e").field_path(".thresholdMillis")
 )]
 pub struct AnalysisMetric {
-    /// errorRate: the engine ended the request with an internal error; refused requests and answers of the gateway are not
-    /// counted. abortRate: the caller hung up. repetitionRate: the engine repeated itself until it was stopped. ttft: the first
-    /// token came late. tpot: tokens came slowly. e2e: the whole request took long. vLLM has all of them in its newest
-    /// versions, TGI errorRate, tpot and e2e, Triton errorRate. The last three leave out the first 120 s after the share rose
-    /// from 0, and count only while pods of both versions get similar numbers of requests, up to a factor of 2. Required.
+    /// What makes a request a bad one. With errorRate, the engine ended it with an internal error. With abortRate, the caller
+    /// hung up. With repetitionRate, the engine stopped an endless repetition. With ttft, the first token came late. With tpot,
+    /// tokens came slowly. With e2e, the whole request took long. Refused requests and answers of the gateway are not counted.
+    /// The newest versions of vLLM have all of them. TGI has errorRate, tpot and e2e. Triton has errorRate. Times are counted
+    /// from 120 s after the share rose from 0. For them, pods of both versions must get similar numbers of requests, up to a
+    /// factor of 2. Required.
     pub name: MetricName,
 
     /// Milliseconds above which a request is slow; must be the end of a bucket of the engines' histogram. No bucket of TGI ends

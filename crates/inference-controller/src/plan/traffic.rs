@@ -214,8 +214,12 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
 }
 
 impl Traffic {
-    /// The facts of the last plan, where only those of the route were looked at.
+    /// The facts of the last plan, where only that of the route was looked at. `None`: it has not changed.
     pub(super) fn facts_of_kept(&self, observed: &Observed) -> Option<Vec<String>> {
+        let was = observed.facts.contains_key(report::UNANSWERED);
+        if was != self.own_facts.is_empty() {
+            return None;
+        }
         let others = observed.facts.keys().filter(|fact| *fact != report::UNANSWERED).cloned();
         Some(others.chain(self.own_facts.iter().cloned()).collect())
     }

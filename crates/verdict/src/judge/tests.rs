@@ -268,6 +268,10 @@ fn loads_that_differ_are_named_while_requests_are_missing() {
     assert_eq!(verdict(&[interrupted(&few, Latest::LoadMismatch, 3)]).1, Reason::LoadMismatch);
     let enough = judged(Kind::Latency, Some(5.0), (2_700, 0), (300, 0));
     assert_eq!(verdict(&[interrupted(&enough, Latest::LoadMismatch, 3)]), PASS);
+    // Nothing is counted, so stable seems to have no requests.
+    let none = judged(Kind::Latency, None, (0, 0), (0, 0));
+    let none = Judged { evidence: Evidence { counted: 0, ..none.evidence }, ..none };
+    assert_eq!(verdict(&[interrupted(&none, Latest::LoadMismatch, 3)]).1, Reason::LoadMismatch);
 }
 
 #[test]

@@ -8,14 +8,14 @@ use kube::api::{ApiResource, DynamicObject};
 use local_cluster::{HUB_ADDRESS, Service, explained};
 use serde_json::{Value, json};
 
-use crate::{Scene, ask_until, gateway, scaler::install_kind, within};
+use crate::{Scene, ask_until, scaler::install_kind, within};
 
 const KINDS: [&str; 3] = [
-    include_str!("../fixtures/gateway-api/gatewayclasses.yaml"),
-    include_str!("../fixtures/gateway-api/gateways.yaml"),
-    include_str!("../fixtures/gateway-api/referencegrants.yaml"),
+    include_str!("../../fixtures/gateway-api/gatewayclasses.yaml"),
+    include_str!("../../fixtures/gateway-api/gateways.yaml"),
+    include_str!("../../fixtures/gateway-api/referencegrants.yaml"),
 ];
-const KINDS_OF_CONTOUR: &str = include_str!("../fixtures/gateway-api/contour.yaml");
+const KINDS_OF_CONTOUR: &str = include_str!("../../fixtures/gateway-api/contour.yaml");
 /// Contour serves port 80 of a Gateway on a port that needs no rights.
 const PORT: u16 = 8080;
 /// Where Envoy asks Contour, and where both say how they are.
@@ -93,7 +93,7 @@ impl Contour {
 }
 
 async fn install(scene: &Scene<'_>) {
-    gateway::install(scene).await;
+    super::install(scene).await;
     for kind in KINDS {
         let crd: Value = serde_saphyr::from_str(kind).expect("a CRD");
         install_kind(scene, &crd).await;
