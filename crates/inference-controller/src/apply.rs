@@ -122,14 +122,6 @@ async fn apply_rest(
     if let Some(error) = failed {
         return Err(error);
     }
-    if let Some(look) = &plan.look {
-        let key = Key::of(inference);
-        // What is kept of an object that was deleted meanwhile would stay.
-        if ctx.inferences.get(&key).is_some_and(|known| known.metadata.uid == inference.metadata.uid) {
-            ctx.looks.ask(uid(inference), look);
-            ctx.looking.poll(&key);
-        }
-    }
     // Last, because a request to a kubelet may be slow.
     let read = read_logs(ctx, inference, plan).await.then_some(Duration::ZERO);
     Ok(Applied::All { requeue_after: [plan.requeue_after, contest, read].into_iter().flatten().min() })
@@ -203,6 +195,15 @@ async fn delete_superfluous(ctx: &Context, child: &Superfluous) -> Result<(), Ap
 /// failure, which is returned.
 async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: Timestamp) -> Children {
     let mut done = Children::default();
+    // Also where a child of stable is refused: the candidate has its share.
+    if let Some(look) = &plan.look {
+        let key = Key::of(inference);
+        // What is kept of an object that was deleted meanwhile would stay.
+        if ctx.inferences.get(&key).is_some_and(|known| known.metadata.uid == inference.metadata.uid) {
+            ctx.looks.ask(uid(inference), look);
+            ctx.looking.poll(&key);
+        }
+    }
     if let Some(service) = &plan.headless {
         let written = ctx.services.apply(service).await;
         note_apart(ctx, inference, "the headless Service", written, &mut done, now).await;

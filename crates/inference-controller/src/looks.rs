@@ -2,7 +2,7 @@
 //! what they say. It counts, and judges nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -24,7 +24,7 @@ use text::exposition::parse;
 use tokio::time::timeout;
 use verdict::{
     bucket::{self, Bound, Bucket, Mismatch},
-    counters::{Counters, Gap, Numbers, Scrape, Track},
+    counters::{Counters, Numbers, Scrape, Track},
     interval::{Counts, Flow, MOST_REQUESTS, Tracks},
 };
 
@@ -128,7 +128,8 @@ struct Kept {
     step_since: i64,
     counters: BTreeMap<MetricName, Counters>,
     looks: Vec<Look>,
-    pods: BTreeSet<String>,
+    /// When the engines started that were Ready, by uid of the pod.
+    pods: BTreeMap<String, i64>,
 }
 
 /// What is known of the looks of one object.
@@ -138,8 +139,8 @@ pub(crate) struct Looking {
     pub(crate) is_asked: bool,
     /// In the order of their times.
     pub(crate) looks: Vec<Look>,
-    /// Uids of the pods that have been Ready in the step of the looks.
-    pub(crate) pods: BTreeSet<String>,
+    /// When the engines started that have been Ready in the step of the looks, in Unix seconds by uid of the pod.
+    pub(crate) pods: BTreeMap<String, i64>,
 }
 
 impl Looking {
@@ -192,10 +193,14 @@ impl Looks {
             (kept.counters, kept.looks, kept.step_since) = (BTreeMap::new(), Vec::new(), ask.step_since);
             kept.pods.clear();
         }
-        kept.pods.extend(ask.pods.iter().filter(|pod| pod.is_ready).map(|pod| pod.uid.clone()));
-        kept.pods.retain(|uid| ask.pods.iter().any(|pod| pod.uid == *uid));
+        kept.pods
+            .extend(ask.pods.iter().filter(|pod| pod.is_ready).map(|pod| (pod.uid.clone(), pod.started)));
+        kept.pods.retain(|uid, _| ask.pods.iter().any(|pod| pod.uid == *uid));
         // Time goes on also where the clock of another leader was ahead.
         let at = at.max(ask.counted_until.saturating_add(1));
+        // The status may have the looks of a minute at once.
+        let newest = kept.looks.last().map_or(i64::MIN, |look| look.at);
+        let ask = &Ask { counted_until: ask.counted_until.max(newest), ..ask.clone() };
         let look = counted(ask, read, &mut kept.counters, at);
         kept.looks.push(look);
         if kept.looks.len() > MOST_KEPT {
@@ -304,12 +309,29 @@ fn counted(
                 let advanced = counters.advance(&scrapes, ask.counted_until, bound);
                 match advanced {
                     Ok(flows) => Found::Counted { flows, bound },
-                    Err(Gap::NoCounters | Gap::FellTwice | Gap::SamePodTwice | Gap::TooManyPods) => {
+                    Err(gap) => {
+                        fault.get_or_insert_with(|| gap.to_string());
                         Found::Incomplete
                     }
                 }
             }
-            Err(Mismatch::NoRequests) => Found::NoRequests,
+            Err(Mismatch::NoRequests) => {
+                match pods.iter().find(|(_, outcomes)| lacks(*outcomes, metric.name)) {
+                    Some((pod, outcomes)) => {
+                        if outcomes.is_some() {
+                            fault.get_or_insert_with(|| {
+                                format!("pod {}: its engine does not measure this", pod.name)
+                            });
+                        }
+                        // After three of them, what is known is too old.
+                        let missing = Scrape { numbers: None, ..scrape(pod, None, metric.name, None) };
+                        let counters = counters.entry(metric.name).or_default();
+                        let _is_gap = counters.advance(&[missing], ask.counted_until, metric.known).is_err();
+                        Found::Incomplete
+                    }
+                    None => Found::NoRequests,
+                }
+            }
             Err(mismatch @ (Mismatch::NotInStable | Mismatch::NotInCandidate | Mismatch::BeyondLast)) => {
                 fault.get_or_insert_with(|| format!("{mismatch}{}", ends(metric.name, &pods)));
                 Found::BucketMismatch
@@ -324,6 +346,11 @@ fn counted(
         metrics: metrics.collect(),
         fault,
     }
+}
+
+/// Whether a pod says nothing of a latency although requests have ended.
+fn lacks(outcomes: Option<&Outcomes>, metric: MetricName) -> bool {
+    outcomes.is_none_or(|outcomes| outcomes.ended > 0 && buckets(outcomes, metric).is_none())
 }
 
 /// Where the buckets of the candidate end, for a message.

@@ -125,6 +125,15 @@ fn without_a_request_no_bound_is_chosen_and_nothing_is_missing() {
     let idle = || Ok(outcomes(0, 0));
     let looks = looks_of(&ask(&[MetricName::E2e]), &[[idle(), idle()]]);
     assert_eq!((looks[0].metrics[&MetricName::E2e], &looks[0].fault), (Found::NoRequests, &None));
+    let unmeasured = Ok(outcomes(10, 0));
+    for (stable, fault) in [
+        (Err("refused".to_owned()), "pod old: refused"),
+        (unmeasured, "pod old: its engine does not measure this"),
+    ] {
+        let looks = looks_of(&ask(&[MetricName::E2e]), &[[stable, idle()]]);
+        assert_eq!(looks[0].metrics[&MetricName::E2e], Found::Incomplete);
+        assert_eq!(looks[0].fault.as_deref(), Some(fault));
+    }
 }
 
 #[test]

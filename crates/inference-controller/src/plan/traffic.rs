@@ -6,12 +6,12 @@
 //! - `promotion.rs`: which version stable has after a promotion.
 //! - `report.rs`: conditions and events.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use api::{
     aiinference::{
         AIInferenceStatus,
-        analysis::{Analysis, AnalysisMode, AnalysisStatus, MetricName},
+        analysis::{Analysis, AnalysisMode, AnalysisStatus},
         traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
     },
     reasons,
@@ -256,11 +256,14 @@ fn seen(
         let revision = of_candidate.map(|(_, decided)| &decided.revision);
         let revision = revision.filter(|known| known.is_deployed && version.others().next().is_none());
         let ready = revision.map_or(0, |revision| revision.ready().count());
+        let stays =
+            |pod: &&PodView| pod.node.as_ref().is_none_or(|node| !version.leaving_nodes.contains(node));
         let is_rolling = revision.is_none() && version.deployment.is_some();
         Pods {
             is_rolling,
             exists: version.has_children(),
             all: count(version.pods().count()),
+            staying: if is_rolling { 0 } else { count(version.pods().filter(stays).count()) },
             ready: count(ready),
             // Endpoints are asked by the name of the Service, which may be that of another owner.
             has_endpoint: version.service.is_some() && version.pods().any(|pod| pod.is_ready),
@@ -296,8 +299,8 @@ fn finding(
     let Some(analysis) = canary.and_then(|canary| canary.analysis.as_ref()).filter(enforced) else {
         return Finding::NotAsked;
     };
-    let since = before.and_then(|before| before.step_started_at.as_ref()).map(|since| since.0);
     let known = &observed.looking.pods;
+    let since = before.and_then(shared_since);
     let crash =
         since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, known, since));
     if let Some(message) = crash {
@@ -318,11 +321,21 @@ fn finding(
     }
 }
 
-/// An engine of the candidate that has failed since then, of a pod that had requests. What a node or a GPU does to it is not
-/// its own fault.
-fn crash(version: &Observed, known: &BTreeSet<String>, since: Timestamp) -> Option<String> {
+/// Since when an engine of the candidate must not fail: since the step began, or between two steps since the share rose
+/// from 0.
+fn shared_since(before: &CanaryStatus) -> Option<Timestamp> {
+    let began = before.step_started_at.as_ref().map(|since| since.0);
+    began.or_else(|| analysis::shared_since(before).filter(|_| before.step > 0))
+}
+
+/// An engine of the candidate that has failed since then, after its pod was Ready. What a node or a GPU does to it is not its
+/// own fault. `known`: when the engines started that were seen Ready, in Unix seconds by uid.
+fn crash(version: &Observed, known: &BTreeMap<String, i64>, since: Timestamp) -> Option<String> {
     /// Why a container ended that a kubelet has lost sight of.
     const LOST: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
+    if version.gpu_faults.is_doubtful || version.gpu_faults.is_stale {
+        return None;
+    }
     let is_on_sound_node = |pod: &&PodView| {
         let node = pod.node.as_deref().unwrap_or_default();
         pod.disrupted.is_none()
@@ -330,11 +343,19 @@ fn crash(version: &Observed, known: &BTreeSet<String>, since: Timestamp) -> Opti
             && !version.leaving_nodes.contains(node)
             && !version.gpu_faults.faults.contains_key(pod.uid())
     };
-    let mut pods = version.pods().filter(|pod| known.contains(pod.uid())).filter(is_on_sound_node);
+    let mut pods = version.pods().filter(is_on_sound_node);
     pods.find_map(|pod| {
         let engine = pod.container(names::ENGINE)?;
+        // One that had started before the step had its pods ready then.
+        let was_ready = |started: Timestamp| {
+            started <= since || known.get(pod.uid()).is_some_and(|known| *known == started.as_second())
+        };
         let ends = [&engine.state, &engine.last].into_iter().filter_map(|state| state.terminated.as_ref());
-        let mut ends = ends.filter(|end| end.exit_code != 0 && end.finished_at.is_some_and(|at| at >= since));
+        let mut ends = ends.filter(|end| {
+            end.exit_code != 0
+                && end.finished_at.is_some_and(|at| at >= since)
+                && end.started_at.is_some_and(was_ready)
+        });
         let end = ends.find(|end| !LOST.contains(&&*end.reason))?;
         let why = if end.reason.is_empty() { String::new() } else { format!(" ({})", end.reason) };
         let (name, code) = (pod.name(), end.exit_code);
@@ -394,6 +415,8 @@ fn look(
     else {
         return nothing;
     };
+    // The first plan of a step writes that it began. The next one knows with which bounds it is counted.
+    let Some(analysed) = analysed.filter(|analysed| analysed.since() == since) else { return nothing };
     let last = observed.looking.looks.iter().rfind(|look| look.step_since == since).map(|look| look.at);
     let last = last.and_then(|last| Timestamp::from_second(last).ok());
     let interval = Duration::from_secs(u64::from(analysis.interval_seconds.unsigned_abs()));
@@ -406,14 +429,13 @@ fn look(
         return nothing;
     };
     let pods = |version: &Observed, is_candidate| -> Vec<PodToRead> {
-        let was_ready = |pod: &&PodView| pod.is_ready || observed.looking.pods.contains(pod.uid());
+        let was_ready = |pod: &&PodView| pod.is_ready || observed.looking.pods.contains_key(pod.uid());
         let pods = version.pods().filter(was_ready).take(verdict::counters::MOST_PODS / 2);
         pods.map(|pod| pod_to_read(pod, is_candidate)).collect()
     };
-    let known = |metric: MetricName| analysed.filter(|analysed| analysed.since() == since)?.bound(metric);
     let ask = Ask {
         step_since: since,
-        counted_until: analysed.filter(|analysed| analysed.since() == since).map_or(since, Analysed::until),
+        counted_until: analysed.until(),
         engine,
         port,
         path: metrics.path,
@@ -424,7 +446,7 @@ fn look(
             .map(|metric| AskedMetric {
                 name: metric.name,
                 given: analysis::given(metric),
-                known: known(metric.name),
+                known: analysed.bound(metric.name),
             })
             .collect(),
     };

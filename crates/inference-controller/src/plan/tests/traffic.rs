@@ -360,7 +360,8 @@ fn accepted(mut route: crate::http_route::HttpRoute) -> crate::http_route::HttpR
 fn crashed(more: &str) -> String {
     format!(
         "{{name: new, node: gpu-1, gpus: 1, {more}containers: [{{name: engine, restartCount: 1, state: {{running: {{}}}}, \
-         lastState: {{terminated: {{exitCode: 137, reason: OOMKilled, finishedAt: '{}'}}}}}}]}}",
+         lastState: {{terminated: {{exitCode: 137, reason: OOMKilled, startedAt: '{}', finishedAt: '{}'}}}}}}]}}",
+        at(-20),
         at(-10)
     )
 }
@@ -370,7 +371,7 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
     let plan_of = |pod: &str, edit: fn(&mut crate::observe::Observed)| {
         let mut scene = analysing(pod);
         scene.observe(|observed| {
-            observed.looking.pods.insert("new".to_owned());
+            observed.looking.pods.insert("new".to_owned(), at(-20).as_second());
             edit(observed);
         });
         canary_of(&scene.plan()).last_rollback
@@ -388,9 +389,15 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
         let analysis = inference.spec.canary.as_mut().unwrap().analysis.as_mut().unwrap();
         analysis.mode = api::aiinference::analysis::AnalysisMode::Observe;
     };
-    for edit in [never_ready, emptied, observes] {
+    let doubted: fn(&mut crate::observe::Observed) = |observed| {
+        observed.candidate.as_mut().unwrap().gpu_faults.is_doubtful = true;
+    };
+    for edit in [never_ready, emptied, observes, doubted] {
         assert_eq!(plan_of(&crashed("ready: true, "), edit), None);
     }
+    // One that ran when the step began was ready then, also after a restart of the controller.
+    let early = crashed("").replace(&at(-20).to_string(), &at(-300).to_string());
+    assert!(plan_of(&early, never_ready).is_some());
     let lost = crashed("ready: true, ").replace("OOMKilled", "Unknown");
     assert_eq!(plan_of(&lost, |_| {}), None, "the node was restarted");
 }
@@ -398,6 +405,7 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
 #[test]
 fn the_engines_of_both_versions_are_looked_at_each_interval() {
     let mut scene = analysing(READY);
+    assert_eq!(scene.plan().look.map(|look| look.pods.len()), Some(2));
     let look = scene.plan().look.unwrap();
     let pods: Vec<(&str, bool)> = look.pods.iter().map(|pod| (&*pod.name, pod.is_candidate)).collect();
     assert_eq!(pods, [("chat-0", false), ("new", true)]);

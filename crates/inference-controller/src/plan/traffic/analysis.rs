@@ -7,8 +7,11 @@
 use std::time::Duration;
 
 use api::aiinference::{
-    analysis::{Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisStatus, MetricName, RequestCounts},
-    traffic::{Canary, CanaryStatus},
+    analysis::{
+        Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisMode, AnalysisStatus, MetricName,
+        RequestCounts,
+    },
+    traffic::{Canary, CanaryPhase, CanaryStatus},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -50,7 +53,10 @@ const FORMAT: u32 = 1;
 /// The evidence of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Analysed {
+    /// What the status gets.
     record: Record,
+    /// With all looks, for the next one.
+    newest: Record,
     pub(super) judgement: Judgement,
 }
 
@@ -70,7 +76,10 @@ pub(super) fn analysed(before: &CanaryStatus, canary: &Canary, looks: &[Look]) -
         Some(record) if record.step == before.step && record.since == since => record,
         other => begun(before, since, other, canary, analysis),
     };
-    let known = record.with_settings(canary, analysis, before.step);
+    let mut known = record.with_settings(canary, analysis, before.step);
+    if !waits_for_verdict(before, canary, analysis) {
+        known.waited = 0;
+    }
     let mut record = known.clone();
     for look in looks.iter().filter(|look| look.step_since == since) {
         if look.at > record.until {
@@ -85,9 +94,23 @@ pub(super) fn analysed(before: &CanaryStatus, canary: &Canary, looks: &[Look]) -
     let is_recent = record.until.saturating_sub(known.until) < WRITTEN_EACH;
     let before = judge(&known.inputs);
     if !is_young && is_recent && !is_new(&before) {
-        return Some(Analysed { record: known, judgement: before });
+        return Some(Analysed { record: known, newest: record, judgement: before });
     }
-    Some(Analysed { record, judgement })
+    Some(Analysed { newest: record.clone(), record, judgement })
+}
+
+/// Whether something follows only when there is a verdict. A fixed share lasts until its promotion is approved, and a step that
+/// has passed waits for an approval.
+fn waits_for_verdict(before: &CanaryStatus, canary: &Canary, analysis: &Analysis) -> bool {
+    let is_asked = !canary.steps.is_empty() || canary.approved_steps > 0;
+    is_asked && analysis.mode == AnalysisMode::Enforce && before.phase != Some(CanaryPhase::AwaitingApproval)
+}
+
+/// When the candidate's share rose from 0, as the record of its last step says.
+pub(super) fn shared_since(before: &CanaryStatus) -> Option<Timestamp> {
+    let record: Record = serde_json::from_str(&before.analysis.as_ref()?.record).ok()?;
+    let is_same = record.format == FORMAT && record.revision == before.revision;
+    Timestamp::from_second(record.shared_since).ok().filter(|_| is_same)
 }
 
 /// In the first seconds of a step, the status has each look. Later it has one of so many seconds, unless the verdict changes.
@@ -269,7 +292,7 @@ fn name_of(metric: &str) -> Option<MetricName> {
 
 impl Analysed {
     pub(super) fn until(&self) -> i64 {
-        self.record.until
+        self.newest.until
     }
 
     /// For how long it has waited for a verdict, after the least time of the step.
@@ -283,7 +306,7 @@ impl Analysed {
 
     /// For the next look: what the step was counted with.
     pub(super) fn bound(&self, metric: MetricName) -> Option<Bound> {
-        let mut metrics = self.record.inputs.metrics.iter();
+        let mut metrics = self.newest.inputs.metrics.iter();
         metrics.find(|judged| judged.metric.name == name(metric)).and_then(|judged| judged.bound)
     }
 

@@ -134,9 +134,13 @@ fn progressing(
                 0 => share,
                 _ => format!("step {} of {steps}: {share}", status.step),
             };
-            match unready(assessment).filter(|_| status.step_started_at.is_none()) {
+            // The step goes on while the pods of the next one come up.
+            let is_short = status.step_started_at.is_none() || status.ready_replicas < status.replicas;
+            match unready(assessment).filter(|_| is_short) {
                 Some(Verdict { reason, message, .. }) => {
-                    says(is_coming(reason), reason, format!("{share}; the candidate: {message}"))
+                    let message =
+                        with_finding(format!("{share}; the candidate: {message}"), analysed, observed);
+                    says(is_coming(reason), reason, message)
                 }
                 None => says(true, reasons::CANARY_ANALYSING, with_finding(share, analysed, observed)),
             }
@@ -369,7 +373,10 @@ pub(super) fn notes(
     // The verdict is that of the step before this change.
     let known = before.and_then(|before| before.analysis.as_ref()).map(|analysis| &*analysis.verdict);
     let passes = analysed.is_some_and(|analysed| analysed.judgement.verdict == verdict::judge::Verdict::Pass);
-    if let Some(before) = before.filter(|_| passes && known != Some("Pass")) {
+    let was_judged = |before: &&CanaryStatus| {
+        before.phase == Some(CanaryPhase::Analysing) || before.phase == Some(CanaryPhase::Held)
+    };
+    if let Some(before) = before.filter(was_judged).filter(|_| passes && known != Some("Pass")) {
         let message = format!("candidate {} has passed step {}", now.revision, before.step);
         note(Severity::Normal, reasons::CANARY_PASSED, message);
     }

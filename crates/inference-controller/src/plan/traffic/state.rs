@@ -67,6 +67,8 @@ pub(crate) struct Pods {
     /// Whether it has children.
     pub(crate) exists: bool,
     pub(crate) all: i32,
+    /// Those that are neither on nodes that are emptied, nor replaced.
+    pub(crate) staying: i32,
     /// Ready, of its present version.
     pub(crate) ready: i32,
     /// Whether its Service has a ready endpoint.
@@ -158,6 +160,8 @@ fn decided(
                 wait: None,
             };
         };
+        // Set again while its requests end, it begins with the first step.
+        let before = CanaryStatus { step: 0, ..before };
         let ended = ended(before, CanaryPhase::RollingBack, seen, now);
         let status = ended.status.filter(|_| seen.candidate.exists || ended.pods != Wanted::Deleted);
         return Next { status, promoted: None, ..ended };
@@ -486,20 +490,32 @@ fn in_step(
     let share = share_of(step, canary, seen);
     // Pods of the next step stay while they come up.
     let next_replicas = steps.after(step.number).map_or(step.replicas, |next| next.replicas);
-    let replicas = step.replicas.max(seen.candidate.all.min(next_replicas));
+    let replicas = step.replicas.max(seen.candidate.staying.min(next_replicas));
     let pods = scaled(replicas, share, seen);
     let is_in_force = route.is_accepted && route.share.weight == step.weight;
     // A step with another share begins again.
     let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);
     let since =
         since.or_else(|| is_in_force.then(|| whole_seconds(now))).filter(|_| !seen.candidate.is_rolling);
-    let status =
-        CanaryStatus { step_started_at: since.clone(), phase: Some(CanaryPhase::Analysing), ..before };
+    let status = CanaryStatus {
+        step_started_at: since.clone(),
+        phase: Some(CanaryPhase::Analysing),
+        ..before.clone()
+    };
     let (Some(since), true) = (since, is_in_force) else { return with_seen(status, share, pods, seen, None) };
     if let Some(wait) = remaining(step.lasts, since.0, now) {
         return with_seen(status, share, pods, seen, Some(wait));
     }
     let is_approved = canary.approved_steps >= steps.promotes;
+    let awaits = CanaryStatus { phase: Some(CanaryPhase::AwaitingApproval), ..status.clone() };
+    let needs_approval = match steps.after(step.number) {
+        Some(next) => next.needs_approval && canary.approved_steps < next.number,
+        None => !is_approved && !steps.is_fixed && canary.promotion == Promotion::Manual,
+    };
+    // It has passed once. Whether it still does is asked when the approval comes.
+    if needs_approval && before.phase == Some(CanaryPhase::AwaitingApproval) {
+        return with_seen(awaits, share, pods, seen, None);
+    }
     if let Finding::Open { is_over, timeout, then, message } = &seen.finding
         && (!steps.is_fixed || is_approved)
     {
@@ -516,11 +532,10 @@ fn in_step(
             (true, OnInconclusive::Promote) => {}
         }
     }
-    let awaits = CanaryStatus { phase: Some(CanaryPhase::AwaitingApproval), ..status.clone() };
+    if needs_approval {
+        return with_seen(awaits, share, pods, seen, None);
+    }
     match steps.after(step.number) {
-        Some(next) if next.needs_approval && canary.approved_steps < next.number => {
-            with_seen(awaits, share, pods, seen, None)
-        }
         Some(next) if seen.candidate.ready < next.replicas => {
             // Its pods first. Until they are ready, the candidate is judged in the step that it has.
             with_seen(status, share, Wanted::Replicas(next.replicas), seen, None)
@@ -533,8 +548,7 @@ fn in_step(
         None if is_approved || canary.promotion == Promotion::Auto => {
             promoted(with_seen(status, share, pods, seen, None), seen)
         }
-        None if steps.is_fixed => with_seen(status, share, pods, seen, None),
-        None => with_seen(awaits, share, pods, seen, None),
+        None => with_seen(status, share, pods, seen, None),
     }
 }
 

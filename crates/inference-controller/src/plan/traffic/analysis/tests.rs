@@ -215,6 +215,22 @@ fn only_time_with_looks_after_the_least_time_counts_as_waiting_for_a_verdict() {
 }
 
 #[test]
+fn nobody_waits_for_the_verdict_of_a_fixed_share_an_approval_or_an_observation() {
+    let looks: Vec<Look> = (1..=20).map(idle).collect();
+    let steps = canary(&json!({}));
+    let (status, waits) = after(in_step(1, 0, None), &steps, &looks);
+    assert!(waits.waited() > Duration::ZERO);
+    let now = |status: &CanaryStatus, canary: &Canary| analysed(status, canary, &[]).unwrap().waited();
+    let fixed = Canary { steps: Vec::new(), weight_percent: 10, ..steps.clone() };
+    let observed = canary(&json!({"mode": "Observe"}));
+    let awaits = CanaryStatus { phase: Some(CanaryPhase::AwaitingApproval), ..status.clone() };
+    for (status, canary) in [(&status, &fixed), (&status, &observed), (&awaits, &steps)] {
+        assert_eq!(now(status, canary), Duration::ZERO);
+    }
+    assert!(now(&status, &Canary { approved_steps: 1, ..fixed }) > Duration::ZERO);
+}
+
+#[test]
 fn a_long_step_is_written_once_a_minute_unless_the_verdict_changes() {
     let canary = canary(&json!({}));
     let (status, _) = after(in_step(1, 0, None), &canary, &(1..=41).map(idle).collect::<Vec<_>>());

@@ -87,6 +87,7 @@ impl World {
             candidate: Pods {
                 exists: self.pods.is_some(),
                 all: self.pods.as_ref().map_or(0, |(_, count)| *count),
+                staying: self.pods.as_ref().map_or(0, |(_, count)| *count),
                 ready: if is_present { self.ready } else { 0 },
                 has_endpoint: self.ready > 0,
                 is_rolling: self.is_rolling,
@@ -494,6 +495,45 @@ fn a_step_without_a_verdict_ends_as_the_user_says() {
         world.go_on(60, 10);
         assert_eq!(world.phase(), Some(phase), "{then:?}");
     }
+}
+
+/// For the ten hours until somebody approves it.
+#[test]
+fn a_step_that_has_passed_waits_for_its_approval_whatever_is_found_meanwhile() {
+    let mut world = World::new(steps());
+    world.finding = Finding::Passes;
+    world.go_on(20, 10);
+    assert_eq!(world.phase(), Some(CanaryPhase::AwaitingApproval));
+    for finding in [open(OnInconclusive::Hold), over(OnInconclusive::Hold), over(OnInconclusive::Rollback)] {
+        world.finding = finding;
+        world.go_on(3, 600);
+        assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::AwaitingApproval), 10));
+    }
+    world.canary.as_mut().unwrap().approved_steps = 2;
+    world.finding = open(OnInconclusive::Hold);
+    world.go_on(3, 10);
+    assert_eq!(
+        (world.phase(), world.route.share.weight),
+        (Some(CanaryPhase::Analysing), 10),
+        "it has to pass still"
+    );
+    world.finding = Finding::Passes;
+    world.go_on(5, 10);
+    assert_eq!(world.route.share.weight, 50);
+}
+
+#[test]
+fn a_canary_that_is_set_again_while_its_requests_end_begins_with_the_first_step() {
+    let mut world = World::new(steps());
+    world.canary.as_mut().unwrap().approved_steps = 2;
+    world.go_on(20, 10);
+    assert!(world.route.share.weight >= 50);
+    let canary = world.canary.take();
+    world.go_on(3, 1);
+    assert_eq!(world.route.share.weight, 0);
+    world.canary = canary;
+    world.go_on(3, 1);
+    assert_eq!(world.route.share.weight, 10);
 }
 
 /// Full GPUs may keep the pods of the next step waiting for hours.
