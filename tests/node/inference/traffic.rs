@@ -121,6 +121,14 @@ async fn a_version_that_fails_is_taken_back(scene: &Scene<'_>, url: &str) {
     });
     start_load(scene, "bad", url, 80).await;
     change(scene, "chat", json!({ "canary": canary })).await;
+    until_share(scene, 50).await;
+    let seen = Instant::now();
+    wait_for(&scene.api::<AIInference>(), "chat", "a verdict", within(), |inference: &AIInference| {
+        let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+        canary.is_some_and(|canary| canary.last_rollback.is_some())
+    })
+    .await;
+    println!("from the share to the verdict of 30 % errors: {:.1} s", seen.elapsed().as_secs_f64());
     let inference = until_phase(scene, CanaryPhase::RolledBack, PROMOTED_WITHIN).await;
     let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref()).expect("a canary");
     let rollback = canary.last_rollback.as_ref().expect("a rollback");

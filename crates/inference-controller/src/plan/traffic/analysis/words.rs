@@ -29,8 +29,8 @@ impl Analysed {
                     worst.map_or((0, 0), |(_, result)| (result.e_value, result.e_value_needed));
                 of(&format!(
                     "; the evidence that it is worse is {}, and {} is enough",
-                    thousandths(has),
-                    thousandths(needs)
+                    has / 1_000,
+                    needs.div_ceil(1_000)
                 ))
             }
             Reason::MetricsMissing => {
