@@ -133,7 +133,11 @@ async fn a_version_that_fails_is_taken_back(scene: &Scene<'_>, url: &str) {
     let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref()).expect("a canary");
     let rollback = canary.last_rollback.as_ref().expect("a rollback");
     assert_eq!(rollback.reason, "AnalysisFailed", "{rollback:?}");
-    assert!(rollback.message.starts_with("errorRate is worse than with stable: "), "{}", rollback.message);
+    let message = &rollback.message;
+    assert!(
+        message.starts_with("errorRate: ") && message.contains("the evidence that it is worse is"),
+        "{message}"
+    );
     let healthy = tests::inference::condition(&inference, conditions::CANARY_HEALTHY).expect("a condition");
     assert_eq!((&*healthy.status, &*healthy.reason), ("False", "AnalysisFailed"));
     let analysis = canary.analysis.as_ref().expect("what it was decided by");
