@@ -28,7 +28,7 @@ fn each_engine_answers_on_its_own_paths_and_counts_under_its_own_names() {
             "GET /health",
             "POST /v1/chat/completions",
             "POST /generate",
-            "vllm:request_success_total{model_name=\"llama\"} 1",
+            "vllm:request_success_total{model_name=\"llama\",finished_reason=\"stop\"} 1",
         ),
         (TGI, "GET /health", "POST /generate", "POST /v1/completions", "tgi_request_success 1"),
         (

@@ -101,7 +101,9 @@ fn an_engine_that_goes_away_costs_what_was_sent_to_it_afterwards() {
     let loading = thread::spawn(move || load_for("5", port, &["--keep-alive"]));
     until(|| {
         let metrics = ask(port, "GET /metrics", "").unwrap().body;
-        metrics.contains("vllm:request_success_total{model_name=\"llama\"} 2").then_some(())
+        metrics
+            .contains("vllm:request_success_total{model_name=\"llama\",finished_reason=\"stop\"} 2")
+            .then_some(())
     });
     engine.terminate();
     assert!(engine.ended().success());
