@@ -1,5 +1,5 @@
-//! Looks at the engines of both versions of a canary: asked by a plan, done beside the reconciles, and kept until a status has
-//! what they say. It counts, and judges nothing.
+//! Looks at the engines of both versions of a canary. A plan asks for one, and it is done beside the reconciles. What it finds
+//! is kept until a status has it. It counts, and judges nothing.
 
 use std::{
     collections::{BTreeMap, HashMap},

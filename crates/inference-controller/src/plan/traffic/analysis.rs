@@ -1,8 +1,8 @@
 //! What the requests of both versions say of the candidate, in one step. Pure.
 //!
-//! The status has the record that a verdict is computed from. Looks that are newer than the record are added to it; the verdict
-//! follows from the record alone, so it can be computed again from the status. A record that cannot be read, of another
-//! release, begins anew: the step then waits for requests again.
+//! The status has the record that a verdict is computed from. Looks that are newer than the record are added to it. The
+//! verdict follows from the record alone, so it can be computed again from the status. A record that cannot be read, of
+//! another release, begins anew: the step then waits for requests again.
 
 use std::time::Duration;
 
