@@ -1,5 +1,7 @@
-//! How many bodies are read at once: of all pods together, because each takes memory, and of the pods of one namespace,
-//! because pods that withhold their bodies must not keep those of others waiting.
+//! How many bodies are read at once.
+//!
+//! There is a limit for all pods together, because each body takes memory. There is one for the pods of a namespace, because
+//! pods that withhold their bodies must not keep those of other namespaces waiting.
 
 use std::{
     collections::HashMap,

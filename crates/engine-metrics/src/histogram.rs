@@ -73,8 +73,8 @@ impl Buckets {
         self.0.last().map_or(0.0, |last| last.count)
     }
 
-    /// The quantile as `histogram_quantile` of Prometheus computes it: linear within a bucket, of which the first begins at
-    /// zero if its bound is positive; in the last bucket it is the highest finite bound. `None` without observations.
+    /// The quantile as `histogram_quantile` of Prometheus computes it: linear within a bucket. The first bucket begins at zero if
+    /// its bound is positive. In the last bucket, the quantile is the highest finite bound. `None` without observations.
     ///
     /// `quantile`: between 0 and 1.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {

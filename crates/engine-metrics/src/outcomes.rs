@@ -19,20 +19,9 @@ use crate::{
     series::{Unusable, sum, sum_of, whole_number},
 };
 
-/// What a request may come to that speaks against a version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Outcome {
-    /// The engine failed.
-    Error,
-    /// The caller hung up.
-    Abort,
-    /// The engine repeated itself until it was stopped.
-    Repetition,
-}
-
 /// What takes time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Latency {
+#[derive(Clone, Copy)]
+enum Latency {
     FirstToken,
     /// Mean time per token of one request, after the first.
     PerToken,
@@ -147,21 +136,6 @@ fn names(engine: Engine) -> &'static Names {
         Engine::Tgi => &TGI,
         Engine::Triton => &TRITON,
     }
-}
-
-/// Whether the engine says how many requests end so.
-pub fn counts(engine: Engine, outcome: Outcome) -> bool {
-    let names = names(engine);
-    match outcome {
-        Outcome::Error => names.errors.is_some(),
-        Outcome::Abort => names.aborts.is_some(),
-        Outcome::Repetition => names.repetitions.is_some(),
-    }
-}
-
-/// Whether the engine measures it.
-pub fn measures(engine: Engine, latency: Latency) -> bool {
-    !histograms(names(engine), latency).is_empty()
 }
 
 fn histograms(names: &Names, latency: Latency) -> &'static [&'static str] {
@@ -296,14 +270,5 @@ vllm:inter_token_latency_seconds_bucket{le=\"+Inf\"} 7
             of(Engine::Tgi, "other 1\n").unwrap(),
             Outcomes { errors: Some(0), ..Outcomes::default() }
         );
-    }
-
-    #[test]
-    fn each_engine_says_what_it_counts() {
-        let errors = [Engine::Vllm, Engine::Sglang, Engine::Tgi, Engine::Triton]
-            .map(|one| counts(one, Outcome::Error));
-        assert_eq!(errors, [true, false, true, true]);
-        assert!(measures(Engine::Vllm, Latency::FirstToken) && !measures(Engine::Tgi, Latency::FirstToken));
-        assert!(!measures(Engine::Triton, Latency::WholeRequest));
     }
 }

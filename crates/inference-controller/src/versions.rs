@@ -22,7 +22,7 @@ pub(crate) fn overlaid(spec: &AIInferenceSpec, canary: &Canary) -> AIInferenceSp
             && let Some(store) = &mut spec.model_store
         {
             store.manifest_digest = None;
-            // Whoever moves the fields to the top level leaves no empty modelStore there, which would be another version.
+            // An empty modelStore would be another version than none, and users remove it when they move the fields.
             spec.model_store.take_if(|store| *store == ModelStore::default());
         }
         spec.model_source = source.clone();

@@ -44,7 +44,7 @@ pub(crate) struct Serving {
     /// Why new requests get 500.
     refuses: OnceLock<&'static str>,
     in_flight: watch::Sender<u64>,
-    /// Told once by a fault.
+    /// `crash-after-requests` notifies it once.
     pub(crate) crashes: Notify,
     /// Requests that run at a time; the others wait.
     slots: Option<Semaphore>,

@@ -183,7 +183,7 @@ fn the_budget_of_an_aborted_candidate_ends_when_no_other_pod_becomes_ready_in_ti
     assert!(text.contains("PodDisruptionBudget"), "{text}");
 }
 
-/// A drain would wait for as long as somebody needs to correct the spec.
+/// Otherwise a drain waits until the spec is corrected.
 #[test]
 fn the_budget_of_a_candidate_gives_way_also_while_the_spec_is_invalid_or_paused() {
     for spec in [
@@ -213,7 +213,7 @@ fn the_budget_of_a_candidate_gives_way_also_while_the_spec_is_invalid_or_paused(
     }
 }
 
-/// A route whose last change is not answered is good for a minute, and not for as long as nobody corrects the spec.
+/// A route without an answer to its last change counts as accepted for a minute. An invalid spec does not lengthen that.
 #[test]
 fn a_route_without_an_answer_is_said_also_while_the_spec_is_invalid() {
     let mut scene = Scene::ready(1);

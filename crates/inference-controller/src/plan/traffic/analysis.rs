@@ -87,7 +87,7 @@ pub(super) fn analysed(before: &CanaryStatus, canary: &Canary, looks: &[Look]) -
         }
     }
     let judgement = judge(&record.inputs);
-    // Nobody looks at the numbers of a long step each few seconds.
+    // The numbers of a long step change slowly: one write a minute is enough.
     let is_new =
         |before: &Judgement| (before.verdict, before.reason) != (judgement.verdict, judgement.reason);
     let is_young = record.until.saturating_sub(since) <= WRITTEN_AT_ONCE;
@@ -202,7 +202,7 @@ impl Record {
         let seconds = u64::try_from(look.at.saturating_sub(self.since)).unwrap_or_default();
         let step = Step { seconds, ..self.inputs.step };
         let inputs = Inputs { step, metrics };
-        // While the controller was away, nobody waited for a verdict.
+        // Time without looks, such as a restart of the controller, does not count.
         let most = i64::from(step.interval_seconds).saturating_mul(2);
         let more = look.at.saturating_sub(self.until).min(most);
         let waited = match judge(&inputs).verdict {

@@ -497,7 +497,7 @@ fn a_step_without_a_verdict_ends_as_the_user_says() {
     }
 }
 
-/// For the ten hours until somebody approves it.
+/// An approval may take hours.
 #[test]
 fn a_step_that_has_passed_waits_for_its_approval_whatever_is_found_meanwhile() {
     let mut world = World::new(steps());
@@ -566,7 +566,7 @@ fn a_fixed_share_with_an_analysis_is_promoted_only_with_a_pass() {
     assert_eq!(
         (world.phase(), world.route.share.weight),
         (Some(CanaryPhase::Analysing), 30),
-        "nobody asked for its end"
+        "its promotion is not approved"
     );
     world.canary.as_mut().unwrap().approved_steps = 1;
     world.finding = Finding::Passes;
@@ -693,8 +693,8 @@ impl World {
                 }
             }
             Event::EditRoute(weight) => {
-                // Somebody's own edit is not held to the rules; what follows is. Requests that it sends to pods that are about to
-                // go are its own.
+                // A manual edit may break the rules; the writes that follow must not. Requests that it sends to pods that are
+                // about to go are not counted.
                 let is_served = self
                     .status
                     .as_ref()
