@@ -191,9 +191,14 @@ fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
     }
 }
 
-/// Now, in whole seconds: a server stamps its answers with its own clock.
+thread_local! {
+    /// One start for a whole test: on a busy machine, two calls of `later` would otherwise be further apart than they say.
+    static BEGAN: Timestamp = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
+}
+
+/// The start of the test, in whole seconds: a server stamps its answers with its own clock.
 fn now() -> Timestamp {
-    Timestamp::from_second(Timestamp::now().as_second()).unwrap()
+    BEGAN.with(|began| *began)
 }
 
 fn later(seconds: i64) -> Timestamp {
