@@ -595,10 +595,32 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
             case("canary", "must differ from the top level", canary(json!({"image": null})), canary(json!({"args": []}))),
             case(
                 "gateway",
-                "is required by canary.weightPercent, canary.steps and canary.match",
+                "or routeRef is required by canary.weightPercent and canary.steps",
                 json!({"canary": {"image": "engine:2", "weightPercent": 10}}),
                 json!({"canary": {"image": "engine:2"}}),
             ),
+            case(
+                "gateway",
+                "or routeRef is required by canary.weightPercent and canary.steps",
+                json!({"canary": {"image": "engine:2", "steps": steps(&[10])}}),
+                json!({"canary": {"image": "engine:2", "steps": steps(&[10])}, "routeRef": {"name": "web"}}),
+            ),
+            case(
+                "gateway",
+                "is required by canary.match",
+                json!({
+                    "canary": {"image": "engine:2", "match": [{"header": "x-beta", "value": "1"}]},
+                    "routeRef": {"name": "web"},
+                }),
+                canary(json!({"match": [{"header": "x-beta", "value": "1"}]})),
+            ),
+            case(
+                "routeRef",
+                "must not be set together with gateway",
+                json!({"gateway": {"name": "public", "hostnames": ["a"]}, "routeRef": {"name": "web"}}),
+                json!({"routeRef": {"name": "web", "rule": "models"}}),
+            ),
+            case("routeRef.name", "must be", json!({"routeRef": {"name": "We b"}}), json!({"routeRef": {"name": "we.b"}})),
             case(
                 "canary.weightPercent",
                 "must not be set together with steps",

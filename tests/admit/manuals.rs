@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tests::{api_server, workspace};
+use tests::{api_server, gateway, workspace};
 
 /// Blocks of YAML that are whole manifests: an info string with more than the language says that a block is none.
 const WHOLE: &str = "```yaml";
@@ -54,6 +54,7 @@ async fn every_manifest_of_the_manuals_is_accepted_without_a_warning() {
     let scene = api_server().await;
     let manifests: Vec<(String, String)> = pages().iter().flat_map(|page| manifests(page)).collect();
     assert!(manifests.len() > 20, "only {} manifests", manifests.len());
+    gateway::install(&scene).await;
     // Some manifests name it.
     let team = "{apiVersion: v1, kind: Namespace, metadata: {name: team}}";
     assert!(scene.kubectl_with_input(&["apply", "--filename=-"], team).status.success());

@@ -45,6 +45,10 @@ impl Writer<'_> {
         (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
+    fn patch_refusal(&self, route: &str, operations: &Value) -> Option<String> {
+        self.refusal(&["patch", "httproutes", route, "--type=json", "--patch", &operations.to_string()], "")
+    }
+
     fn may_not(&self, args: &[&str]) {
         let refusal = self.refusal(args, "");
         assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{args:?}: {refusal:?}");
@@ -549,8 +553,44 @@ async fn each_child_that_a_controller_may_write_is_limited_by_its_policy() {
             tested += 1;
         }
         assert!(tested > 0);
+        may_change_weights_alone(&scene, &writer, controller).await;
     })
     .await;
+}
+
+/// Of a route that belongs to somebody else.
+async fn may_change_weights_alone(scene: &Scene<'_>, writer: &Writer<'_>, controller: &Controller) {
+    let mut route = child("httproutes");
+    route["metadata"] = json!({"name": "shared", "namespace": scene.namespace()});
+    route["spec"] = json!({"rules": [{"name": "models", "backendRefs": [
+        {"name": "chat", "port": 80, "weight": 100}, {"name": "chat-canary", "port": 80, "weight": 0},
+    ]}]});
+    scene.apply(&route.to_string()).await.unwrap();
+    let patch = |operations: Value| writer.patch_refusal("shared", &operations);
+    let replace = |path: &str, value: Value| json!({"op": "replace", "path": path, "value": value});
+    let backend = "/spec/rules/0/backendRefs/1";
+    let weights = json!([replace(&format!("{backend}/weight"), json!(10))]);
+    match controller.shared.contains(&"httproutes") {
+        true => assert_eq!(patch(weights), None, "{}", controller.name),
+        false => assert!(patch(weights).is_some_and(|text| text.contains(BY_POLICY)), "{}", controller.name),
+    }
+    for other in [
+        replace(&format!("{backend}/name"), json!("stolen")),
+        replace(&format!("{backend}/port"), json!(81)),
+        replace("/spec/rules/0/name", json!("stolen")),
+        json!({"op": "add", "path": "/spec/hostnames", "value": ["stolen.example.com"]}),
+        json!({"op": "add", "path": "/spec/rules/0/timeouts", "value": {"request": "1s"}}),
+        json!({"op": "add", "path": "/spec/rules/-", "value": {"backendRefs": [{"name": "stolen", "port": 80}]}}),
+        json!({"op": "add", "path": "/spec/parentRefs", "value": [{"name": "stolen"}]}),
+        json!({"op": "add", "path": "/metadata/labels", "value": {"a": "stolen"}}),
+        json!({"op": "add", "path": "/metadata/annotations", "value": {"a": "stolen"}}),
+        json!({"op": "remove", "path": backend}),
+    ] {
+        let both = json!([other, replace(&format!("{backend}/weight"), json!(10))]);
+        let both = if other["op"] == "remove" { json!([other]) } else { both };
+        let refusal = patch(both);
+        assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{other}: {refusal:?}");
+    }
 }
 
 /// A valid object of a resource, without metadata. A new child of a controller needs one.

@@ -177,6 +177,8 @@ pub(crate) fn life() -> Life {
                 json!({"scheduling": {"nodeSelector": null}}),
             ),
         }),
+        further: Vec::new(),
+        needs_gateway: false,
         measured: &["tokens", "tokensPerMinute"],
         counted: &["aidispatcher_phase{phase=\"ready\"} 1"],
         beyond_a_namespace: &[],

@@ -59,6 +59,18 @@ pub(crate) fn life() -> Life {
             }),
             mistake: (json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}), json!({"scheduling": null})),
         }),
+        // A candidate that becomes stable and is folded, and one that gets a share and is aborted.
+        further: vec![
+            json!({"canary": {"image": "engine:3"}}),
+            json!({"canary": {"approvedSteps": 1}}),
+            json!({"image": "engine:3", "canary": null}),
+            json!({
+                "gateway": {"name": "public", "hostnames": ["chat.example.com"]},
+                "canary": {"image": "engine:4", "steps": [{"weightPercent": 50, "minSeconds": 3_600}]},
+            }),
+            json!({"canary": {"abort": true}}),
+        ],
+        needs_gateway: true,
         measured: &["lastColdStart"],
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
         // Rights for the replacement of pods on lost nodes, and on nodes that are emptied.

@@ -33,6 +33,10 @@ pub struct Life {
     /// What a user changes of the spec, in this order.
     pub scaled: Value,
     pub changed: Value,
+    /// What the sweep changes further, in this order, each after the controller is at rest.
+    pub further: Vec<Value>,
+    /// Whether its routes need answers of a gateway.
+    pub needs_gateway: bool,
     /// What is edited by hand, an edit that the controller takes back: a child with pods, or a target.
     pub edited: Edited,
     /// `None`: the controller makes no Deployments.
@@ -61,23 +65,11 @@ pub enum Step {
     /// By hand, and without an effect on pods if a child has none.
     Edited,
     ScaledBack,
+    /// One of `Life::further`.
+    Further(usize),
     /// Under the same name, before the children of the first object are gone.
     Recreated,
     Deleted,
-}
-
-impl Step {
-    /// In this order.
-    pub const ALL: [Self; 8] = [
-        Self::Created,
-        Self::Scaled,
-        Self::Changed,
-        Self::PodLost,
-        Self::Edited,
-        Self::ScaledBack,
-        Self::Recreated,
-        Self::Deleted,
-    ];
 }
 
 /// A part of a script that only one controller needs.
@@ -101,6 +93,14 @@ pub struct Edited {
 }
 
 impl Life {
+    /// What the sweep plays, in this order.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let of_all =
+            [Step::Created, Step::Scaled, Step::Changed, Step::PodLost, Step::Edited, Step::ScaledBack];
+        let further = (0..self.further.len()).map(Step::Further);
+        of_all.into_iter().chain(further).chain([Step::Recreated, Step::Deleted]).collect()
+    }
+
     pub fn objects(&self, scene: &Scene<'_>) -> Api<DynamicObject> {
         Api::namespaced_with(scene.client(), scene.namespace(), &self.kind.resource())
     }
@@ -135,6 +135,7 @@ impl Life {
                 drop(podless.unwrap_or(&self.edited).edit(scene, name).await);
             }
             Step::ScaledBack => self.change(scene, name, &self.scaled_back(name)).await,
+            Step::Further(number) => self.change(scene, name, &self.further[number]).await,
             Step::Recreated => {
                 self.delete(scene, name).await;
                 self.create(scene, name).await;

@@ -62,6 +62,8 @@ pub(crate) fn life() -> Life {
         },
         children: None,
         // A process that is killed between its two writes leaves a decision unrecorded.
+        further: Vec::new(),
+        needs_gateway: false,
         measured: &["coldStart", "decisions", "history", "lastScaleTime"],
         counted: &["aiscaler_phase{phase=\"active\"} 1"],
         beyond_a_namespace: &[],

@@ -128,6 +128,8 @@ pub(crate) fn life() -> Life {
         },
         children: None,
         // What is known of a lost pod depends on whether it was seen before it was gone; `failures` has the reason.
+        further: Vec::new(),
+        needs_gateway: false,
         measured: &["startTime", "activeSince", "activeSeconds", "nextAttemptTime", "failure"],
         counted: &["trainingjob_total{phase=\"running\"} 1"],
         // Rights for the end of attempts on lost nodes.

@@ -10,7 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::traffic::{Canary, CanaryStatus, Gateway, RouteStatus};
+use self::traffic::{Canary, CanaryStatus, Gateway, RouteRef, RouteStatus};
 use crate::{
     pods::{EnvVar, PodOptions, Resources},
     schema::{self, rules},
@@ -93,11 +93,15 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
          self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.data == self.gpu.count : \
          self.gpu.count % (self.parallelism.pipeline * self.parallelism.data) == 0)"
     ).message("tensor times pipeline times data must be gpu.count").field_path(".parallelism"),
+    validation = Rule::new("!has(self.gateway) || !has(self.routeRef)")
+        .message("must not be set together with gateway: one of them has the route").field_path(".routeRef"),
     validation = Rule::new(
-        "!has(self.canary) || has(self.gateway) || \
-         (self.canary.weightPercent == 0 && size(self.canary.steps) == 0 && size(self.canary.match) == 0)"
-    ).message("is required by canary.weightPercent, canary.steps and canary.match")
+        "!has(self.canary) || has(self.gateway) || has(self.routeRef) || \
+         (self.canary.weightPercent == 0 && size(self.canary.steps) == 0)"
+    ).message("or routeRef is required by canary.weightPercent and canary.steps")
         .field_path(".gateway").reason(Reason::FieldValueRequired),
+    validation = Rule::new("!has(self.canary) || has(self.gateway) || size(self.canary.match) == 0")
+        .message("is required by canary.match").field_path(".gateway").reason(Reason::FieldValueRequired),
     validation = Rule::new(
         "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16"
     ).message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")
@@ -266,6 +270,11 @@ pub struct AIInferenceSpec {
     /// Changing it restarts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<Gateway>,
+
+    /// An HTTPRoute of yours, in place of gateway. While canary gives the candidate a share, the controller changes two numbers
+    /// of it: the weights of the two backends in one rule. Default: none. Changing it restarts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_ref: Option<RouteRef>,
 
     /// A second version, the candidate, which gets a share of the requests and may become stable. What is set here replaces
     /// the field of the top level. After the promotion, move the fields to the top level and remove canary: no pod restarts.
@@ -684,7 +693,7 @@ pub struct AIInferenceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<LoadedModel>,
 
-    /// The HTTPRoute. Absent without spec.gateway.
+    /// The HTTPRoute. Absent without spec.gateway and spec.routeRef.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<RouteStatus>,
 

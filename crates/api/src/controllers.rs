@@ -22,6 +22,8 @@ pub struct Controller {
     pub children: &'static [(&'static str, &'static [&'static str])],
     /// Those of them that it creates without an owner, so that they stay when their object is deleted.
     pub kept: &'static [&'static str],
+    /// Those of which it also changes the weights of backends in objects of others.
+    pub shared: &'static [&'static str],
     /// The finalizer that it sets on objects of its kinds. Its admission policy allows it no other change of their metadata
     /// and none of their spec.
     pub finalizer: Option<&'static str>,
@@ -87,6 +89,7 @@ pub const CONTROLLERS: &[Controller] = &[
             ("gateway.networking.k8s.io", &["httproutes"]),
         ],
         kept: &[],
+        shared: &["httproutes"],
         finalizer: None,
         marks_pods: true,
         scales: &[],
@@ -104,6 +107,7 @@ pub const CONTROLLERS: &[Controller] = &[
         }],
         children: &[("", &["services"]), ("apps", &["deployments"]), ("policy", &["poddisruptionbudgets"])],
         kept: &[],
+        shared: &[],
         finalizer: None,
         marks_pods: true,
         scales: &[],
@@ -121,6 +125,7 @@ pub const CONTROLLERS: &[Controller] = &[
         }],
         children: &[],
         kept: &[],
+        shared: &[],
         finalizer: None,
         marks_pods: false,
         scales: &[
@@ -146,6 +151,7 @@ pub const CONTROLLERS: &[Controller] = &[
             ("snapshot.storage.k8s.io", &["volumesnapshots"]),
         ],
         kept: &["persistentvolumeclaims", "volumesnapshots"],
+        shared: &[],
         finalizer: Some(labels::OUTPUT_FINALIZER),
         marks_pods: false,
         scales: &[],

@@ -4,19 +4,21 @@
 //! |---|---|---|---|---|---|---|---|
 //! | vLLM | `request_success_total`, by reason | reason `error` | reason `abort` | reason `repetition` | yes | yes | yes |
 //! | SGLang | `num_requests_total` | – | `num_aborted_requests_total` | – | yes | – | yes |
-//! | TGI | success and failure | `request_failure` | – | – | – | yes | yes |
-//! | Triton | success and failure | `request_failure` | – | – | – | – | – |
+//! | TGI | success and failure | `request_failure`, by `err` | – | – | – | yes | yes |
+//! | Triton | success and failure | `request_failure`, by `reason` | – | – | – | – | – |
 //!
 //! vLLM's counter has requests with any reason, also failed ones, whatever its name says. Requests that are refused before the
-//! engine works on them (400, 401, 413) are in none. A name that is not served is 0 where the engine serves it only after the
+//! engine works on them (400, 401, 413), and those of clients that hang up, are in none: TGI's failures with `err` validation,
+//! overloaded, dropped and cancelled, and Triton's with `reason` REJECTED and CANCELED, are left out. Triton counts a request to
+//! an ensemble once for the ensemble and once for each of its models. A name that is not served is 0 where the engine serves it only after the
 //! first such request.
 
-use text::exposition::Exposition;
+use text::exposition::{Exposition, Series};
 
 use crate::{
     engine::{Engine, is_bucket},
     histogram::Buckets,
-    series::{Unusable, sum, sum_of, whole_number},
+    series::{Unusable, sum_of, whole_number},
 };
 
 /// What takes time.
@@ -55,7 +57,7 @@ pub struct Unread {
 
 struct Names {
     /// Counters whose sum is the number of ended requests.
-    ended: &'static [&'static str],
+    ended: &'static [Counter],
     errors: Option<Counter>,
     aborts: Option<Counter>,
     repetitions: Option<Counter>,
@@ -66,25 +68,54 @@ struct Names {
     has_counters_from_the_start: bool,
 }
 
-/// A counter, or the series of it with this reason.
+/// A counter, or some of its series.
 #[derive(Clone, Copy)]
 struct Counter {
     name: &'static str,
-    reason: Option<&'static str>,
+    series: Which,
 }
 
-const fn whole(name: &'static str) -> Option<Counter> {
-    Some(Counter { name, reason: None })
+#[derive(Clone, Copy)]
+enum Which {
+    All,
+    /// With this `finished_reason`.
+    OfReason(&'static str),
+    /// Those whose label of this name has none of these values.
+    Without(&'static str, &'static [&'static str]),
+}
+
+impl Which {
+    fn has(self, series: &Series<'_>) -> bool {
+        match self {
+            Self::All => true,
+            Self::OfReason(reason) => series.label("finished_reason") == Some(reason),
+            Self::Without(label, values) => series.label(label).is_none_or(|value| !values.contains(&value)),
+        }
+    }
+}
+
+const fn whole(name: &'static str) -> Counter {
+    Counter { name, series: Which::All }
 }
 
 const fn of_reason(name: &'static str, reason: &'static str) -> Option<Counter> {
-    Some(Counter { name, reason: Some(reason) })
+    Some(Counter { name, series: Which::OfReason(reason) })
 }
+
+const TGI_FAILED: Counter = Counter {
+    name: "tgi_request_failure",
+    series: Which::Without("err", &["validation", "overloaded", "dropped", "cancelled"]),
+};
+
+const TRITON_FAILED: Counter = Counter {
+    name: "nv_inference_request_failure",
+    series: Which::Without("reason", &["REJECTED", "CANCELED"]),
+};
 
 const VLLM_ENDED: &str = "vllm:request_success_total";
 
 const VLLM: Names = Names {
-    ended: &[VLLM_ENDED],
+    ended: &[whole(VLLM_ENDED)],
     errors: of_reason(VLLM_ENDED, "error"),
     aborts: of_reason(VLLM_ENDED, "abort"),
     repetitions: of_reason(VLLM_ENDED, "repetition"),
@@ -96,9 +127,9 @@ const VLLM: Names = Names {
 };
 
 const SGLANG: Names = Names {
-    ended: &["sglang:num_requests_total"],
+    ended: &[whole("sglang:num_requests_total")],
     errors: None,
-    aborts: whole("sglang:num_aborted_requests_total"),
+    aborts: Some(whole("sglang:num_aborted_requests_total")),
     repetitions: None,
     first_token: &["sglang:time_to_first_token_seconds"],
     // It has one observation per token.
@@ -108,8 +139,8 @@ const SGLANG: Names = Names {
 };
 
 const TGI: Names = Names {
-    ended: &["tgi_request_success", "tgi_request_failure"],
-    errors: whole("tgi_request_failure"),
+    ended: &[whole("tgi_request_success"), TGI_FAILED],
+    errors: Some(TGI_FAILED),
     aborts: None,
     repetitions: None,
     first_token: &[],
@@ -119,8 +150,8 @@ const TGI: Names = Names {
 };
 
 const TRITON: Names = Names {
-    ended: &["nv_inference_request_success", "nv_inference_request_failure"],
-    errors: whole("nv_inference_request_failure"),
+    ended: &[whole("nv_inference_request_success"), TRITON_FAILED],
+    errors: Some(TRITON_FAILED),
     aborts: None,
     repetitions: None,
     first_token: &[],
@@ -151,7 +182,7 @@ pub fn needs(engine: Engine, series: &str) -> bool {
     let names = names(engine);
     let mut counters = [names.errors, names.aborts, names.repetitions].into_iter().flatten();
     let mut latencies = [names.first_token, names.per_token, names.whole_request].into_iter().flatten();
-    names.ended.contains(&series)
+    names.ended.iter().any(|counter| counter.name == series)
         || engine.profile().requests.contains(&series)
         || counters.any(|counter| counter.name == series)
         || latencies.any(|histogram| is_bucket(series, histogram))
@@ -173,17 +204,16 @@ pub fn read(read: &Exposition<'_>, engine: Engine) -> Result<Outcomes, Unread> {
         Err(why) => Err(Unread { metric, why }),
     };
     let mut ended = 0_u64;
-    for name in names.ended {
-        ended = ended.saturating_add(counted(name, sum(read, name))?);
+    let sum = |Counter { name, series }: Counter| sum_of(read, name, |found| series.has(found));
+    for counter in names.ended {
+        ended = ended.saturating_add(counted(counter.name, sum(*counter))?);
     }
     let counter = |counter: Option<Counter>| {
         counter
-            .and_then(|Counter { name, reason }| {
-                let is_wanted = |label: Option<&str>| reason.is_none_or(|reason| label == Some(reason));
-                match sum_of(read, name, |series| is_wanted(series.label("finished_reason"))) {
-                    Err(Unusable::Missing) if reason.is_some() => None,
-                    found => Some(counted(name, found)),
-                }
+            .and_then(|counter| match (sum(counter), counter.series) {
+                // A version that does not know the reason.
+                (Err(Unusable::Missing), Which::OfReason(_)) => None,
+                (found, _) => Some(counted(counter.name, found)),
             })
             .transpose()
     };
@@ -262,8 +292,13 @@ vllm:inter_token_latency_seconds_bucket{le=\"+Inf\"} 7
         let read =
             of(Engine::Tgi, "tgi_request_success 7\ntgi_queue_size 1\ntgi_batch_current_size 2\n").unwrap();
         assert_eq!((read.ended, read.errors, read.in_flight, read.aborts), (7, Some(0), 3, None));
+        let text = "tgi_request_success 7\ntgi_request_failure{err=\"generation\"} 2\ntgi_request_failure{err=\"validation\"} 50\n\
+                    tgi_request_failure{err=\"overloaded\"} 60\n";
+        let read = of(Engine::Tgi, text).unwrap();
+        assert_eq!((read.ended, read.errors), (9, Some(2)), "what was refused says nothing about a version");
         let text = "nv_inference_request_success{model=\"a\"} 7\nnv_inference_request_failure{model=\"a\",reason=\"x\"} 2\n\
-                    nv_inference_request_failure{model=\"a\",reason=\"y\"} 1\nnv_inference_pending_request_count 4\n";
+                    nv_inference_request_failure{model=\"a\",reason=\"y\"} 1\n\
+                    nv_inference_request_failure{model=\"a\",reason=\"CANCELED\"} 40\nnv_inference_pending_request_count 4\n";
         let read = of(Engine::Triton, text).unwrap();
         assert_eq!((read.ended, read.errors, read.in_flight), (10, Some(3), 4));
         assert_eq!(

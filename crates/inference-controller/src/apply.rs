@@ -31,7 +31,10 @@ use crate::{
         children::{Child, Superfluous},
         handover::Mark,
         nodes::PodDeletion,
-        traffic::report::{CANDIDATE, ROUTE},
+        traffic::{
+            Weights,
+            report::{CANDIDATE, ROUTE},
+        },
     },
 };
 
@@ -211,6 +214,13 @@ async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: T
     if let Some(route) = &plan.route {
         let written = ctx.routes.apply(route).await;
         note_apart(ctx, inference, ROUTE, written, &mut done, now).await;
+    }
+    if let Some(Weights { route, values }) = plan.weights.as_deref() {
+        match ctx.foreign_routes.replace_values(route, values).await {
+            // The newest version of the route starts a reconcile.
+            Err(error) if error.is_stale() => {}
+            written => note_apart(ctx, inference, ROUTE, written, &mut done, now).await,
+        }
     }
     // One complaint for all of them: it is healed when none is refused.
     let mut written = plan.candidate.first().map(|_| Ok(Written::Unchanged));

@@ -48,6 +48,8 @@ pub(crate) struct ParentRef {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Rule {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
     pub(crate) matches: Vec<Match>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) filters: Vec<Filter>,
@@ -108,6 +110,8 @@ pub(crate) struct BackendRef {
     pub(crate) group: String,
     pub(crate) kind: String,
     pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
     pub(crate) port: i32,
     pub(crate) weight: i32,
 }

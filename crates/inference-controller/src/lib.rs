@@ -103,7 +103,7 @@ use crate::{
     looks::{Looks, look},
     observe::{
         claim_key, keys_by_instance, keys_of_event, keys_on_lost, reason_of_pod, reason_of_replica_set,
-        track_crashes, track_losses,
+        route_key, track_crashes, track_losses,
     },
     plan::defaults::Defaults,
     versions::candidate,
@@ -191,6 +191,8 @@ pub(crate) struct Context {
     pub(crate) budgets: Children<Child<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
     /// Empty while the cluster does not serve the kind.
     pub(crate) routes: Children<Child<HttpRoute>, HttpRoute>,
+    /// Those of others, while an AIInference refers to one.
+    pub(crate) foreign_routes: Children<HttpRoute, HttpRoute>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Pods of every owner, because all use resources of their nodes.
     pub(crate) pods: Children<PodView, Pod>,
@@ -248,6 +250,10 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
     let writer = process.writer(&inferences);
     let served = inferences.clone();
     let any_has_gateway = move || served.all().iter().any(|inference| inference.spec.gateway.is_some());
+    let referring = inferences.clone();
+    let any_has_reference =
+        move || referring.all().iter().any(|inference| inference.spec.route_ref.is_some());
+    let foreign = format!("{}!={NAME}", labels::MANAGED_BY);
     let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
     Context {
         looks: track_looks(&inferences),
@@ -257,6 +263,11 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
         services: writer.of(process.watch_labelled("Service", &managed)),
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
         routes: writer.of(process.watch_if_served_and_wanted("HTTPRoute", Some(&managed), any_has_gateway)),
+        foreign_routes: writer.of(process.watch_if_served_and_wanted(
+            "ForeignHTTPRoute",
+            Some(&foreign),
+            any_has_reference,
+        )),
         replica_sets: process.watch_labelled("ReplicaSet", &managed),
         crashes: track_crashes(&pods),
         agents: Agents::new(process, &args.agents, &pods),
@@ -298,6 +309,7 @@ fn track_looks(inferences: &Cache<AIInference>) -> Arc<Looks> {
 fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
     let readers = Referrers::of(&ctx.inferences, claim_key);
     let of_candidates = Referrers::of(&ctx.inferences, |inference| claim_key(&candidate(inference)?));
+    let of_routes = Referrers::of(&ctx.inferences, route_key);
     let mut controller = process
         .controller(&ctx.inferences)
         .owns(&ctx.config_maps)
@@ -305,6 +317,7 @@ fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
         .owns(&ctx.services)
         .owns(&ctx.budgets)
         .owns(&ctx.routes)
+        .maps(&ctx.foreign_routes, move |route| of_routes.keys(route))
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.failed_pods, keys_by_instance)

@@ -12,7 +12,7 @@ use api::aiinference::{AIInference, analysis::MetricName};
 use engine_metrics::{
     bodies::Bodies,
     engine::Engine,
-    fetch::{self, Limits, Page, Reader, fetch},
+    fetch::{self, Failure, Limits, Page, Reader, fetch},
     histogram::Buckets,
     outcomes::{self, Outcomes},
     series::whole_number,
@@ -261,7 +261,15 @@ async fn read_pod(ask: &Ask, pod: &PodToRead, namespace: &str, bodies: &Bodies) 
     let reader = Reader { user_agent: USER_AGENT, namespace, bodies };
     let text = fetch(Page { address, path: ask.path }, limits, reader).await;
     // Without a wait from here on, so that no text is kept while others are read.
-    let text = text.map_err(|failure| failure.words(limits))?;
+    let text = text.map_err(|failure| {
+        let words = failure.words(limits);
+        match failure {
+            Failure::Connection(_) | Failure::Slow => format!(
+                "{words}; check that no NetworkPolicy or mesh keeps the controller from the port of the metrics"
+            ),
+            Failure::Status(_) | Failure::HeadTooLarge | Failure::TooLarge => words,
+        }
+    })?;
     let page = parse(&text, |series| outcomes::needs(ask.engine, series));
     if page.is_cut {
         return Err("it serves too many series".to_owned());
@@ -280,8 +288,6 @@ fn counted(
         read.iter().map(|(index, outcome)| (*index, outcome)).collect();
     let pods: Vec<(&PodToRead, Option<&Outcomes>)> = (ask.pods.iter().enumerate())
         .map(|(index, pod)| (pod, found.get(&index).and_then(|read| read.as_ref().ok())))
-        // One that is not Ready may have ended.
-        .filter(|(pod, outcomes)| pod.is_ready || outcomes.is_some())
         .collect();
     let mut fault = ask.pods.iter().enumerate().filter(|(_, pod)| pod.is_ready).find_map(|(index, pod)| {
         let why = match found.get(&index) {
@@ -303,7 +309,7 @@ fn counted(
                     pods.iter().map(|(pod, outcomes)| scrape(pod, *outcomes, metric.name, bound)).collect();
                 let uncounted = scrapes.iter().zip(&pods).find(|(scrape, _)| scrape.numbers.is_none());
                 if let Some((_, (pod, Some(_)))) = uncounted {
-                    fault.get_or_insert_with(|| format!("pod {}: its engine does not count this", pod.name));
+                    fault.get_or_insert_with(|| lacking(pod, metric.name));
                 }
                 let counters = counters.entry(metric.name).or_default();
                 let advanced = counters.advance(&scrapes, ask.counted_until, bound);
@@ -316,15 +322,15 @@ fn counted(
                 }
             }
             Err(Mismatch::NoRequests) => {
-                match pods.iter().find(|(_, outcomes)| lacks(*outcomes, metric.name)) {
+                // One that is not Ready may have ended.
+                let mut speaking = pods.iter().filter(|(pod, outcomes)| pod.is_ready || outcomes.is_some());
+                match speaking.find(|(_, outcomes)| lacks(*outcomes, metric.name)) {
                     Some((pod, outcomes)) => {
                         if outcomes.is_some() {
-                            fault.get_or_insert_with(|| {
-                                format!("pod {}: its engine does not measure this", pod.name)
-                            });
+                            fault.get_or_insert_with(|| lacking(pod, metric.name));
                         }
                         // After three of them, what is known is too old.
-                        let missing = Scrape { numbers: None, ..scrape(pod, None, metric.name, None) };
+                        let missing = Scrape { may_be_silent: false, ..scrape(pod, None, metric.name, None) };
                         let counters = counters.entry(metric.name).or_default();
                         let _is_gap = counters.advance(&[missing], ask.counted_until, metric.known).is_err();
                         Found::Incomplete
@@ -348,6 +354,16 @@ fn counted(
     }
 }
 
+/// Another version of the engine, or one with its counters off.
+fn lacking(pod: &PodToRead, metric: MetricName) -> String {
+    format!(
+        "pod {}: its engine does not serve {}; use a version that does, or remove the metric from \
+         spec.canary.analysis.metrics",
+        pod.name,
+        metric.as_str()
+    )
+}
+
 /// Whether a pod says nothing of a latency although requests have ended.
 fn lacks(outcomes: Option<&Outcomes>, metric: MetricName) -> bool {
     outcomes.is_none_or(|outcomes| outcomes.ended > 0 && buckets(outcomes, metric).is_none())
@@ -362,7 +378,8 @@ fn ends(metric: MetricName, pods: &[(&PodToRead, Option<&Outcomes>)]) -> String 
         .iter()
         .flat_map(|buckets| buckets.iter())
         .filter(|(le, _)| le.is_finite())
-        .map(|(le, _)| (le * 1_000.0).to_string())
+        .filter_map(|(le, _)| Bound::from_seconds(le).ok())
+        .map(Bound::millis)
         .take(MOST)
         .collect();
     if ends.is_empty() {
@@ -407,6 +424,7 @@ fn scrape(pod: &PodToRead, outcomes: Option<&Outcomes>, metric: MetricName, boun
         track: if pod.is_candidate { Track::Candidate } else { Track::Stable },
         started: pod.started,
         numbers: outcomes.and_then(|outcomes| numbers(outcomes, metric, bound)),
+        may_be_silent: !pod.is_ready,
     }
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct Observed {
     pub(crate) candidate: Option<Box<Observed>>,
     /// Its HTTPRoute.
     pub(crate) route: Option<HttpRoute>,
+    /// That of `spec.routeRef`.
+    pub(crate) referred: Option<HttpRoute>,
     /// The cluster does not serve HTTPRoutes.
     pub(crate) has_no_routes: bool,
     /// Whether the candidate's Service has a ready endpoint, once the API server was asked.
@@ -113,6 +115,10 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let route = names::route(inference.metadata.name.as_deref().unwrap_or_default());
     observed.route = owned(&ctx.routes, namespace, uid, &route).map(|kept| HttpRoute::clone(&kept));
     observed.has_no_routes = ctx.routes.is_absent();
+    if let Some(key) = route_key(&inference) {
+        observed.referred = ctx.foreign_routes.get(&key).map(|kept| HttpRoute::clone(&kept));
+        observed.has_no_routes = ctx.foreign_routes.is_absent();
+    }
     observed.apart = ctx.apart.of(uid);
     observed.looking = looking(ctx, &inference, uid);
     let recorded = inference.status.as_ref().map_or(&[][..], |status| &status.migrations);
@@ -199,6 +205,7 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
         service,
         candidate: None,
         route: None,
+        referred: None,
         has_no_routes: false,
         has_endpoint: None,
         apart: BTreeMap::new(),
@@ -326,6 +333,12 @@ fn may_roll(inference: &AIInference, deployment: Option<&DeploymentView>) -> boo
             let rendered = deployment.generation.as_deref().and_then(|known| known.split('-').next());
             rendered != Some(&*generation)
         })
+}
+
+/// The HTTPRoute that it refers to.
+pub(crate) fn route_key(inference: &AIInference) -> Option<Key> {
+    let reference = inference.spec.route_ref.as_ref()?;
+    Some(Key::new(inference.metadata.namespace.as_deref()?, &reference.name))
 }
 
 /// The key of the claim in `spec.modelSource`, if it names one.

@@ -42,7 +42,7 @@ use defaults::Defaults;
 use handover::{Mark, Release};
 use nodes::PodDeletion;
 use status::Delayed;
-use traffic::{Traffic, traffic};
+use traffic::{Traffic, Weights, traffic};
 
 /// All writes for one AIInference.
 #[derive(Debug, Serialize)]
@@ -71,12 +71,18 @@ pub(crate) struct Plan {
     /// The HTTPRoute, apart from the children as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) route: Option<Box<HttpRoute>>,
+    /// Shares in the HTTPRoute of somebody else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) weights: Option<Box<Weights>>,
     /// Children of the candidate, and the route, to delete.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) superfluous_apart: Vec<Superfluous>,
     /// A look at the engines of both versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) look: Option<Ask>,
+    /// When the next one is due.
+    #[serde(skip)]
+    pub(crate) next_look: Option<Duration>,
     /// Children to delete.
     pub(crate) superfluous: Vec<Superfluous>,
     pub(crate) status: AIInferenceStatus,
@@ -148,7 +154,7 @@ pub(crate) fn plan(observed: &Observed, defaults: &Defaults, now: Timestamp) -> 
 fn unraised(mut plan: Plan, observed: &Observed) -> Plan {
     if plan.needs_endpoint {
         let status = observed.inference.status.as_ref();
-        plan.route = None;
+        (plan.route, plan.weights) = (None, None);
         plan.status.canary = status.and_then(|status| status.canary.clone());
         plan.requeue_after = Some(Duration::ZERO);
     }
@@ -239,7 +245,7 @@ pub(crate) fn of_valid(
         true => traffic::kept(None, observed, now),
         false => traffic(valid, (&decided, &assessment), observed, defaults, now),
     };
-    let assessment = assessment.with_traffic(&traffic.verdicts);
+    let assessment = assessment.with_traffic(&traffic.verdicts, observed);
     let Decided { revision, migration: _, rollout, handover } = decided;
     let of_nodes = requeue_after(observed, allowance, now);
     let of_assessment = assessment.requeue_after;
@@ -277,8 +283,17 @@ pub(crate) fn of_valid(
     if valid.pods.paused {
         return released(written, observed, now);
     }
-    let Traffic { route, children: candidate, marks, superfluous: of_traffic, needs_endpoint, look, .. } =
-        traffic;
+    let Traffic {
+        route,
+        weights,
+        children: candidate,
+        marks,
+        superfluous: of_traffic,
+        needs_endpoint,
+        look,
+        next_look,
+        ..
+    } = traffic;
     Plan {
         children: children(valid, &revision, observed, rollout.strategy, &handover),
         headless: children::service::headless(valid, &revision, observed).map(Box::new),
@@ -287,7 +302,9 @@ pub(crate) fn of_valid(
         marks: handover.marks.into_iter().chain(marks).collect(),
         candidate,
         route: route.map(Box::new),
+        weights: weights.map(Box::new),
         look,
+        next_look,
         needs_endpoint,
         ..written
     }
@@ -299,7 +316,10 @@ fn released(mut plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
     for (prefix, version) in [Some(("", observed)), candidate].into_iter().flatten() {
         let Release { budget, fact, requeue_after } = handover::release(version, now);
         if let Some(fact) = fact {
-            plan.facts.get_or_insert_default().push(format!("{prefix}{fact}"));
+            let fact = format!("{prefix}{fact}");
+            let known = || observed.facts.keys().filter(|known| **known != fact).cloned().collect();
+            let facts: &mut Vec<String> = plan.facts.get_or_insert_with(known);
+            facts.push(fact);
         }
         plan.requeue_after = plan.requeue_after.into_iter().chain(requeue_after).min();
         plan.superfluous.extend(budget.map(|budget| Superfluous::PodDisruptionBudget(Box::new(budget))));
@@ -310,7 +330,7 @@ fn released(mut plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
 /// The plan for an invalid spec: children stay unchanged.
 fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: Timestamp) -> Plan {
     let traffic = traffic::kept(None, observed, now);
-    let assessment = conditions::of_invalid(invalid, observed).with_traffic(&traffic.verdicts);
+    let assessment = conditions::of_invalid(invalid, observed).with_traffic(&traffic.verdicts, observed);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, assessment, now) };
@@ -322,7 +342,7 @@ fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: 
     if observed.inference.spec.pods.paused {
         return plan;
     }
-    Plan { route: traffic.route.map(Box::new), ..plan }
+    Plan { route: traffic.route.map(Box::new), weights: traffic.weights.map(Box::new), ..plan }
 }
 
 /// The plan after the API server has refused a child or the deletion of a pod: report it, and retry later.
@@ -339,7 +359,7 @@ fn of_refused(
     let decided = decided(valid, observed, defaults, now);
     let assessment = conditions::of_refused(&refusal, valid, observed, &decided, now);
     let traffic = traffic::kept(None, observed, now);
-    let assessment = assessment.with_traffic(&traffic.verdicts);
+    let assessment = assessment.with_traffic(&traffic.verdicts, observed);
     let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
@@ -352,7 +372,8 @@ fn of_refused(
         min_stable_replicas: written.min_stable_replicas,
         ..traffic.status(observed, status)
     };
-    let waits = [Some(wait), traffic.requeue_after];
+    // The engines are read also while a child of stable is refused.
+    let waits = [Some(wait), traffic.requeue_after, before.next_look];
     let requeue_after =
         requeue_after(observed, allowance, now).into_iter().chain(waits.into_iter().flatten()).min();
     // The plan before has noted its facts.
@@ -393,7 +414,8 @@ fn status_only(
     allowance: &Allowance,
 ) -> Plan {
     let (deletions, unless_deleted, marks, children, headless) = Default::default();
-    let (superfluous, logs, facts, candidate, route, superfluous_apart, look) = Default::default();
+    let (superfluous, logs, facts, candidate, superfluous_apart, look) = Default::default();
+    let (route, weights, next_look) = Default::default();
     let allowance = allowance.clone();
     let digests = model::record(observed).map(Box::new);
     Plan {
@@ -405,8 +427,10 @@ fn status_only(
         digests,
         candidate,
         route,
+        weights,
         superfluous_apart,
         look,
+        next_look,
         superfluous,
         status,
         events,

@@ -121,6 +121,7 @@ impl Scene {
                 service: None,
                 candidate: None,
                 route: None,
+                referred: None,
                 has_no_routes: false,
                 has_endpoint: None,
                 apart: Default::default(),

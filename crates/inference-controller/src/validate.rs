@@ -376,6 +376,7 @@ fn spec_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
     spec.disruption = Disruption::Surge;
     spec.service = None;
     spec.gateway = None;
+    spec.route_ref = None;
     spec.canary = None;
     // The default is not serialized, so specs without this field keep their hash.
     spec.surge_timeout_seconds = DEFAULT_SURGE_TIMEOUT_SECONDS;
@@ -625,6 +626,7 @@ mod tests {
             "modelVolume" => json!({"size": "1Gi"}),
             "service" => json!({"headless": true}),
             "gateway" => json!({"name": "public", "hostnames": ["chat.example.com"]}),
+            "routeRef" => json!({"name": "web"}),
             "canary" => json!({"image": "other/engine:1"}),
             "rollout" => json!("Replace"),
             "disruption" => json!("Allow"),

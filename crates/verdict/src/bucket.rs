@@ -84,6 +84,16 @@ impl Bound {
     pub fn microseconds(self) -> u64 {
         self.0
     }
+
+    /// In milliseconds, for a person: `500`, `12.5`.
+    pub fn millis(self) -> String {
+        let (whole, part) = (self.0 / 1_000, self.0 % 1_000);
+        if part == 0 {
+            whole.to_string()
+        } else {
+            format!("{whole}.{part:03}").trim_end_matches('0').to_owned()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,10 @@
 //! instant, so the sum can be negative. A negative sum counts as 0 and is subtracted from the arrivals of the next look.
 //! Requests in flight at a restart have arrived and never end. Such a flow says that a container began anew.
 //!
-//! If a pod gives no counters, the interval counts for no track, and every pod keeps its last reading. The next complete look
+//! A pod that is not Ready may be silent: it adds nothing, and keeps its last reading. What it has counted meanwhile is added when it
+//! answers again.
+//!
+//! If another pod gives no counters, the interval counts for no track, and every pod keeps its last reading. The next complete look
 //! then adds the counts of the gap for both tracks at once. Otherwise a fault in the gap would be counted for one track only.
 //! After [`MISSING_AFTER`] such looks in a row the readings are dropped, because so long a gap is no interval.
 //!
@@ -46,6 +49,8 @@ pub struct Scrape {
     pub started: i64,
     /// `None` if the pod or this metric did not answer.
     pub numbers: Option<Numbers>,
+    /// Whether it may be silent, because it is not Ready.
+    pub may_be_silent: bool,
 }
 
 /// What a pod gives.
@@ -133,7 +138,13 @@ impl Counters {
         let mut added = Tracks::<Flow>::default();
         let mut pods = BTreeMap::new();
         for scrape in scrapes {
-            let numbers = scrape.numbers.ok_or(Gap::NoCounters)?;
+            let Some(numbers) = scrape.numbers else {
+                if !scrape.may_be_silent {
+                    return Err(Gap::NoCounters);
+                }
+                pods.extend(self.pods.get(&scrape.pod).map(|last| (scrape.pod.clone(), *last)));
+                continue;
+            };
             let (more, reading) = match self.pods.get(&scrape.pod) {
                 Some(last) => last.next(scrape.started, numbers)?,
                 None => Reading::first(scrape.started, numbers, since),

@@ -288,6 +288,7 @@ proptest! {
                 started: 10,
                 numbers: (!is_gap || pod != 1)
                     .then(|| Numbers { ended: Counts::new(*requests, *bad).unwrap(), in_flight: 0 }),
+                may_be_silent: false,
             }).collect();
             match counters.advance(&scrapes, 0, None) {
                 Ok(tracks) => {

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tests::{
     Scene,
@@ -165,6 +165,86 @@ async fn a_candidate_gets_its_shares_becomes_stable_and_is_folded_without_a_rest
     assert_eq!(inference.status.unwrap().min_stable_replicas, None);
     assert_eq!(stable_pods(&scene).await, served, "no pod restarts");
     assert_eq!(stand_in.versions().len(), 6, "no route is written");
+}
+
+/// A route that its owner has written for both versions, beside a rule of something else.
+fn of_somebody_else() -> DynamicObject {
+    let backend = |name: &str, weight: i32| json!({"name": name, "port": 80, "weight": weight});
+    let rule = |name: &str, path: &str, refs: Vec<Value>| {
+        json!({
+            "name": name,
+            "matches": [{"path": {"type": "PathPrefix", "value": path}, "headers": [{"name": "x-team", "value": "a"}]}],
+            "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [{"name": "x-from", "value": "web"}]}}],
+            "backendRefs": refs,
+        })
+    };
+    let object = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": {"name": "web", "labels": {"team": "web"}, "annotations": {"note": "ours"}},
+        "spec": {
+            "parentRefs": [{"name": "public", "namespace": "gateways"}],
+            "hostnames": ["www.example.com"],
+            "rules": [
+                rule("shop", "/shop", vec![backend("shop", 3)]),
+                rule("models", "/v1", vec![backend("chat", 1), backend("chat-canary", 0)]),
+            ],
+        },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// All of a route but two numbers, the status, and what each write changes.
+fn without_weights(route: &DynamicObject) -> Value {
+    let mut spec = route.data["spec"].clone();
+    for backend in spec["rules"][1]["backendRefs"].as_array_mut().unwrap() {
+        backend["weight"] = Value::Null;
+    }
+    json!([spec, route.metadata.labels, route.metadata.annotations, route.metadata.owner_references])
+}
+
+#[tokio::test]
+async fn a_route_of_somebody_else_gets_the_shares_and_keeps_all_else() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    let before = routes(&scene).create(&PostParams::default(), &of_somebody_else()).await.unwrap();
+    let reference = json!({"name": "web", "rule": "models"});
+    create(&scene, "chat", json!({"image": "engine:1", "drainSeconds": 5, "routeRef": reference})).await;
+    until_ready(&scene, "chat").await;
+    change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
+    until_phase(&scene, CanaryPhase::AwaitingApproval).await;
+    assert_eq!(weights(&stand_in.versions()), [(1, Some(0)), (90, Some(10))]);
+
+    // An edit of the owner stays, and one of the weights does not.
+    let edit = json!([
+        {"op": "replace", "path": "/spec/hostnames", "value": ["web.example.com"]},
+        {"op": "replace", "path": "/spec/rules/1/backendRefs/1/weight", "value": 70},
+    ]);
+    let edit = Patch::Json::<()>(serde_json::from_value(edit).unwrap());
+    routes(&scene).patch("web", &PatchParams::default(), &edit).await.unwrap();
+    wait_for(&routes(&scene), "web", "the weights are restored", within(), |route: &DynamicObject| {
+        route.data["spec"]["rules"][1]["backendRefs"][1]["weight"] == json!(10)
+    })
+    .await;
+    // These are the words by which a value that has changed meanwhile is told from a refusal.
+    let outdated = json!([{"op": "test", "path": "/spec/rules/1/backendRefs/1/weight", "value": 70}]);
+    let outdated = Patch::Json::<()>(serde_json::from_value(outdated).unwrap());
+    let refused = routes(&scene).patch("web", &PatchParams::default(), &outdated).await.unwrap_err();
+    let kube::Error::Api(refused) = refused else { panic!("{refused:?}") };
+    let words = "the server rejected our request due to an error in our request";
+    assert_eq!((refused.code, &*refused.message), (422, words));
+
+    change(&scene, "chat", json!({"canary": {"approvedSteps": 3}})).await;
+    until_phase(&scene, CanaryPhase::Promoted).await;
+    wait_until_gone(&scene.api::<Deployment>(), "chat-canary", within()).await;
+    let after = routes(&scene).get("web").await.unwrap();
+    let (mut was, is) = (without_weights(&before), without_weights(&after));
+    was[0]["hostnames"] = json!(["web.example.com"]);
+    assert_eq!(is, was);
+    let last: Vec<_> = weights(&stand_in.versions()).into_iter().rev().take(2).collect();
+    assert_eq!(last, [(100, Some(0)), (50, Some(50))]);
+    let inference = scene.api::<AIInference>().get("chat").await.unwrap();
+    let route = inference.status.unwrap().route.unwrap();
+    assert_eq!((&*route.name, route.address), ("web", None));
 }
 
 #[tokio::test]

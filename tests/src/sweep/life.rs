@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     Scene,
+    gateway::Gateway,
     lives::{Life, Step},
 };
 
@@ -109,6 +110,8 @@ pub(super) struct Slot<'a> {
     /// With the rights of the controller.
     upstream: Client,
     folder: PathBuf,
+    /// Answers for as long as there are lives in this namespace.
+    _gateway: Option<Gateway>,
 }
 
 impl<'a> Slot<'a> {
@@ -134,7 +137,8 @@ impl<'a> Slot<'a> {
         let folder = setup.cluster.folder().root().join("sweep").join(scene.namespace());
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         let upstream = client_with(setup.cluster, &token).await?;
-        Ok(Self { scene, upstream, folder })
+        let gateway = if setup.life.needs_gateway { Some(Gateway::start(&scene).await) } else { None };
+        Ok(Self { scene, upstream, folder, _gateway: gateway })
     }
 }
 
@@ -231,7 +235,8 @@ impl Run<'_, '_> {
         let mut steps = Vec::new();
         // In which step the fault was, and after which one the pods are those of the undisturbed life.
         let (mut hit, mut pods_as_after) = (None, 0);
-        for (index, step) in Step::ALL.into_iter().enumerate() {
+        let all = self.setup.life.steps();
+        for (index, step) in all.iter().copied().enumerate() {
             if step == Step::Deleted {
                 // It makes no pods.
             } else if hit.is_some_and(|hit| index > hit + STEPS_AFTER) {
@@ -249,7 +254,7 @@ impl Run<'_, '_> {
             self.check_pace().map_err(in_step)?;
             let made = self.setup.pods.made(self.slot.scene.namespace())? - pods_before;
             let has_edited_pods =
-                self.setup.life.edits_pods() && Step::ALL[..=pods_as_after].contains(&Step::Edited);
+                self.setup.life.edits_pods() && all[..=pods_as_after].contains(&Step::Edited);
             let more = if has_edited_pods { MORE_PODS_OF_AN_EDIT } else { 0 };
             if let Some(reference) = self.reference
                 && made > reference.steps[pods_as_after].1 + more

@@ -25,6 +25,7 @@ pub(super) fn policy(controller: &Controller) -> String {
         .collect();
     let names: Vec<String> = kinds.iter().map(|kind| with_article(&kind.kind)).collect();
     let kept: Vec<String> = controller.kept.iter().map(|resource| format!("'{resource}'")).collect();
+    let shared: Vec<String> = controller.shared.iter().map(|resource| format!("'{resource}'")).collect();
     let roots: Vec<String> = kinds.iter().map(|kind| format!("'{}'", kind.plural)).collect();
     let pods: Vec<String> = kinds.iter().map(|kind| format!("'{}'", kind.kind.to_lowercase())).collect();
     let finalizer_words =
@@ -37,7 +38,11 @@ pub(super) fn policy(controller: &Controller) -> String {
     let rules: Vec<String> =
         others.map(|(group, resources)| rule(group, resources)).chain(of_kinds).collect();
     let owned = format!("what is controlled by {}", names.join(" or "));
-    let written = if scales.is_some() { format!("{owned}, and replicas") } else { owned };
+    let written = match (scales, controller.shared) {
+        (Some(_), _) => format!("{owned}, and replicas"),
+        (None, []) => owned,
+        (None, shared) => format!("{owned}, and weights of {}", shared.join(" and ")),
+    };
     include_str!("policy.yaml")
         .replace("{name}", controller.name)
         .replace("{roots}", &format!("[{}]", roots.join(", ")))
@@ -47,6 +52,7 @@ pub(super) fn policy(controller: &Controller) -> String {
         .replace("{marks}", &format!("[{}]", labels::POD_MARKS.map(|mark| format!("'{mark}'")).join(", ")))
         .replace("{pods}", &format!("[{}]", pods.join(", ")))
         .replace("{kept}", &format!("[{}]", kept.join(", ")))
+        .replace("{shared}", &format!("[{}]", shared.join(", ")))
         .replace("{owners}", &owners.join(" || "))
         .replace("{kinds}", &names.join(" or "))
         .replace("{track}", labels::TRACK)

@@ -122,6 +122,23 @@ pub enum MetricName {
     E2e,
 }
 
+impl MetricName {
+    pub const ALL: [Self; 6] =
+        [Self::ErrorRate, Self::AbortRate, Self::RepetitionRate, Self::Ttft, Self::Tpot, Self::E2e];
+
+    /// As it is written in a spec.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ErrorRate => "errorRate",
+            Self::AbortRate => "abortRate",
+            Self::RepetitionRate => "repetitionRate",
+            Self::Ttft => "ttft",
+            Self::Tpot => "tpot",
+            Self::E2e => "e2e",
+        }
+    }
+}
+
 /// What the requests of a step say of the candidate.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

@@ -79,6 +79,22 @@ pub struct Gateway {
     pub request_timeout_seconds: i32,
 }
 
+/// A rule of an HTTPRoute that somebody else has written.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteRef {
+    /// Name of the HTTPRoute, in the namespace of this object. Required.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub name: String,
+
+    /// Name of the rule, or its number counted from 0. Its backends are the Services of stable and of the candidate, no others.
+    /// Default: the only rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub rule: Option<String>,
+}
+
 /// Another Gateway.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]

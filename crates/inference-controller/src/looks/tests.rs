@@ -88,6 +88,8 @@ fn a_pod_that_is_no_longer_ready_counts_if_it_answers() {
     assert_eq!((flows(&look, MetricName::ErrorRate)[1], look.ready_pods.candidate), ((20, 20), 0));
     let look = counted(&ask, &read(Err("refused".to_owned())), &mut counters, 145);
     assert_eq!((flows(&look, MetricName::ErrorRate)[1], look.fault), ((0, 0), None));
+    let look = counted(&ask, &read(Ok(outcomes(35, 25))), &mut counters, 160);
+    assert_eq!(flows(&look, MetricName::ErrorRate)[1], (5, 5), "it came back");
 }
 
 #[test]
@@ -101,7 +103,13 @@ fn a_pod_that_was_not_read_in_time_is_named() {
 fn a_metric_that_the_engine_does_not_count_is_incomplete() {
     let looks = looks_of(&ask(&[MetricName::AbortRate]), &[[Ok(outcomes(10, 0)), Ok(outcomes(10, 0))]]);
     assert_eq!(looks[0].metrics[&MetricName::AbortRate], Found::Incomplete);
-    assert_eq!(looks[0].fault.as_deref(), Some("pod old: its engine does not count this"));
+    assert_eq!(
+        looks[0].fault.as_deref(),
+        Some(
+            "pod old: its engine does not serve abortRate; use a version that does, or remove the metric from \
+             spec.canary.analysis.metrics"
+        )
+    );
 }
 
 fn timed(fast: u32, all: u32, second: &str) -> Outcomes {
@@ -128,7 +136,10 @@ fn without_a_request_no_bound_is_chosen_and_nothing_is_missing() {
     let unmeasured = Ok(outcomes(10, 0));
     for (stable, fault) in [
         (Err("refused".to_owned()), "pod old: refused"),
-        (unmeasured, "pod old: its engine does not measure this"),
+        (
+            unmeasured,
+            "pod old: its engine does not serve e2e; use a version that does, or remove the metric from spec.canary.analysis.metrics",
+        ),
     ] {
         let looks = looks_of(&ask(&[MetricName::E2e]), &[[stable, idle()]]);
         assert_eq!(looks[0].metrics[&MetricName::E2e], Found::Incomplete);

@@ -153,10 +153,14 @@ fn pods_text(count: i32) -> String {
 
 impl Assessment {
     /// With the conditions of the route and the canary. A service that no gateway leads to is not ready.
-    pub(super) fn with_traffic(mut self, verdicts: &[Verdict]) -> Self {
+    /// A route of somebody else does not decide whether the service is ready.
+    pub(super) fn with_traffic(mut self, verdicts: &[Verdict], observed: &Observed) -> Self {
         self.verdicts.extend(verdicts.iter().cloned());
         let is_ready = self.verdicts.iter().any(|known| known.type_ == conditions::READY && known.holds);
-        let failing = verdicts.iter().find(|known| known.type_ == conditions::TRAFFIC_READY && !known.holds);
+        let failing = verdicts
+            .iter()
+            .find(|known| known.type_ == conditions::TRAFFIC_READY && !known.holds)
+            .filter(|_| observed.inference.spec.gateway.is_some());
         let Some(Verdict { reason, message, .. }) = failing.filter(|_| is_ready) else { return self };
         self.phase = if *reason == reasons::ROUTE_NOT_OBSERVED { Phase::Loading } else { Phase::Failed };
         self.replace(fails(conditions::READY, reason, message.clone()));

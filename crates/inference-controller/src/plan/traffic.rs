@@ -2,21 +2,18 @@
 //!
 //! - `state.rs`: the canary as a state machine.
 //! - `analysis.rs`: what the requests of both versions say of the candidate.
-//! - `route.rs`: the HTTPRoute, and what the gateways say about it.
+//! - `evidence.rs`: a crash or a verdict against it, and the next look at the engines.
+//! - `route.rs`: the HTTPRoute, and what the gateways say about it. `referred.rs`: that of `spec.routeRef`.
 //! - `promotion.rs`: which version stable has after a promotion.
 //! - `report.rs`: conditions and events.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use api::{
-    aiinference::{
-        AIInferenceStatus,
-        analysis::{Analysis, AnalysisMode, AnalysisStatus},
-        traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
-    },
-    reasons,
+use api::aiinference::{
+    AIInferenceStatus,
+    analysis::AnalysisStatus,
+    traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
 };
-use engine_metrics::engine::Engine;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -26,13 +23,15 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use runtime::write::{conditions::Verdict, events::Note};
-use workload::{faults::crashes::Log, time::remaining, views::pod::PodView};
+use runtime::write::{children::Values, conditions::Verdict, events::Note};
+use serde::Serialize;
+use workload::{faults::crashes::Log, views::pod::PodView};
 
 use self::{
     analysis::{Analysed, analysed},
+    evidence::{finding, look},
     route::{Answer, answer},
-    state::{Finding, Next, Pods, Seen, Share, Wanted, next},
+    state::{Finding, Next, Pods, Route, Seen, Share, Wanted, next},
 };
 use super::{
     accepted,
@@ -41,20 +40,21 @@ use super::{
     decided,
     defaults::Defaults,
     faults,
-    handover::Mark,
+    handover::{self, Mark, Release},
     metadata::metadata_of,
 };
 use crate::{
-    engine::Profile,
     http_route::HttpRoute,
-    looks::{Ask, AskedMetric, PodToRead},
+    looks::Ask,
     names::{self, Track},
     observe::Observed,
     validate::{Invalid, ValidInference, owner},
 };
 
 mod analysis;
+mod evidence;
 pub(crate) mod promotion;
+mod referred;
 pub(crate) mod report;
 mod route;
 mod state;
@@ -63,6 +63,7 @@ mod state;
 #[derive(Default)]
 pub(super) struct Traffic {
     pub(super) route: Option<HttpRoute>,
+    pub(super) weights: Option<Weights>,
     /// Of the candidate.
     pub(super) children: Vec<Child>,
     pub(super) marks: Vec<Mark>,
@@ -82,6 +83,15 @@ pub(super) struct Traffic {
     pub(super) needs_endpoint: bool,
     /// The engines of both versions are to be read.
     pub(super) look: Option<Ask>,
+    /// When the next look is due.
+    pub(super) next_look: Option<Duration>,
+}
+
+/// A write of two weights in the HTTPRoute of somebody else.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Weights {
+    pub(crate) route: HttpRoute,
+    pub(crate) values: Values,
 }
 
 /// Requests may run for so long if `spec.drainSeconds` does not say.
@@ -104,7 +114,7 @@ pub(super) fn traffic(
     let valid = match (&inference.spec.canary, version) {
         (Some(_), Some(version)) => match accepted(version, defaults) {
             Ok(valid) => Some(ValidInference { track: Track::Canary, ..valid }),
-            Err(invalid) => return kept(Some(&invalid), observed, now),
+            Err(invalid) => return unjudged(&invalid, version, observed, now),
         },
         (Some(_) | None, _) => None,
     };
@@ -113,10 +123,9 @@ pub(super) fn traffic(
     let spec = inference.spec.canary.as_ref();
     let analysed =
         before.zip(spec).and_then(|(before, canary)| analysed(before, canary, &observed.looking.looks));
-    let seen = Seen {
-        finding: finding(observed, before, spec, analysed.as_ref()),
-        ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed)
-    };
+    let (finding, wait_for_finding) = finding(observed, before, spec, analysed.as_ref(), now);
+    let seen =
+        Seen { finding, ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed) };
     let promoted = status.and_then(|status| status.promoted_revision.as_deref());
     let decision = next(before, promoted, inference.spec.canary.as_ref(), &seen, now);
     let rises = decision.share.weight > seen.route.unwrap_or_default().share.weight
@@ -131,6 +140,7 @@ pub(super) fn traffic(
     let waits_for = lacks_endpoint.then_some(Duration::from_secs(1));
     let mut traffic = Traffic {
         route: rendered(observed, share),
+        weights: weights(observed, share),
         promoted,
         min_stable: canary
             .as_ref()
@@ -140,10 +150,12 @@ pub(super) fn traffic(
             .into_iter()
             .chain(waits_for)
             .chain(wait_for_look)
+            .chain(wait_for_finding)
             .chain(looks_again(observed))
             .min(),
         needs_endpoint,
         look,
+        next_look: wait_for_look,
         superfluous: superfluous_route(observed),
         ..Traffic::default()
     };
@@ -182,10 +194,19 @@ pub(super) fn traffic(
     traffic
 }
 
+/// A candidate whose spec is invalid keeps its share. The budget of its only pod holds back no drain for ever.
+fn unjudged(invalid: &Invalid, version: &Observed, observed: &Observed, now: Timestamp) -> Traffic {
+    let mut traffic = kept(Some(invalid), observed, now);
+    let Release { budget, fact, requeue_after } = handover::release(version, now);
+    traffic.superfluous.extend(budget.map(|budget| Superfluous::PodDisruptionBudget(Box::new(budget))));
+    traffic.facts.extend(fact);
+    traffic.requeue_after = traffic.requeue_after.into_iter().chain(requeue_after).min();
+    traffic
+}
+
 /// For an invalid or paused object the shares stay. A candidate without a ready pod gets no requests.
 pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestamp) -> Traffic {
-    let name = observed.inference.metadata.name.as_deref().unwrap_or_default();
-    let shared = route::seen(name, observed.route.as_ref()).share;
+    let shared = seen_route(observed).unwrap_or_default().share;
     let serves = observed.candidate.as_ref().is_some_and(|version| version.pods().any(|pod| pod.is_ready));
     let stable_serves = observed.pods().any(|pod| pod.is_ready);
     let ends = observed.inference.spec.canary.as_ref().map_or(stable_serves, |canary| canary.abort);
@@ -196,9 +217,11 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
         report::verdicts(observed, canary.as_ref(), report::OfCandidate::default(), now);
     if let Some(invalid) = invalid {
         report::replace(&mut verdicts, report::invalid(invalid));
+        report::unjudged(&mut verdicts, share);
     }
     Traffic {
         route: observed.route.as_ref().and_then(|_| rendered(observed, share)),
+        weights: weights(observed, share),
         superfluous: superfluous_route(observed),
         verdicts,
         promoted: status.and_then(|status| status.promoted_revision.clone()),
@@ -228,11 +251,16 @@ impl Traffic {
     pub(super) fn status(&self, observed: &Observed, status: AIInferenceStatus) -> AIInferenceStatus {
         let inference = &observed.inference;
         let name = inference.metadata.name.as_deref().unwrap_or_default();
-        let route = inference.spec.gateway.as_ref().map(|gateway| RouteStatus {
+        let accepted = stored(observed).is_some_and(|route| answer(route) == Answer::Accepted);
+        let of_gateway = inference.spec.gateway.as_ref().map(|gateway| RouteStatus {
             name: names::route(name),
-            accepted: observed.route.as_ref().is_some_and(|route| answer(route) == Answer::Accepted),
+            accepted,
             address: route::address(inference, gateway),
         });
+        let referred = inference.spec.route_ref.as_ref();
+        let referred =
+            referred.map(|known| RouteStatus { name: known.name.clone(), accepted, address: None });
+        let route = of_gateway.or(referred);
         AIInferenceStatus {
             route,
             canary: self.canary.clone(),
@@ -278,89 +306,9 @@ fn seen(
         finding: Finding::NotAsked,
         stable_is_complete: is_only && stable.replicas > 0 && counts.updated_ready >= stable.replicas,
         candidate: pods.unwrap_or_default(),
-        route: observed
-            .inference
-            .spec
-            .gateway
-            .as_ref()
-            .map(|_| route::seen(&stable.name, observed.route.as_ref())),
+        route: seen_route(observed),
         drain: drain.unwrap_or(DRAIN).max(SHORTEST_DRAIN),
     }
-}
-
-/// What speaks against the candidate: a crash, or its requests.
-fn finding(
-    observed: &Observed,
-    before: Option<&CanaryStatus>,
-    canary: Option<&Canary>,
-    analysed: Option<&Analysed>,
-) -> Finding {
-    let enforced = |analysis: &&Analysis| analysis.mode == AnalysisMode::Enforce;
-    let Some(analysis) = canary.and_then(|canary| canary.analysis.as_ref()).filter(enforced) else {
-        return Finding::NotAsked;
-    };
-    let known = &observed.looking.pods;
-    let since = before.and_then(shared_since);
-    let crash =
-        since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, known, since));
-    if let Some(message) = crash {
-        return Finding::Fails { reason: reasons::CANDIDATE_CRASHED, message };
-    }
-    let fault = observed.looking.fault();
-    let message = analysed.map(|analysed| analysed.message(fault)).unwrap_or_default();
-    let timeout = Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs()));
-    match analysed.map(|analysed| analysed.judgement.verdict) {
-        Some(verdict::judge::Verdict::Pass) => Finding::Passes,
-        Some(verdict::judge::Verdict::Fail) => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message },
-        Some(verdict::judge::Verdict::Inconclusive) | None => Finding::Open {
-            is_over: analysed.is_some_and(|analysed| analysed.waited() >= timeout),
-            timeout,
-            then: analysis.on_inconclusive,
-            message,
-        },
-    }
-}
-
-/// Since when an engine of the candidate must not fail: since the step began, or between two steps since the share rose
-/// from 0.
-fn shared_since(before: &CanaryStatus) -> Option<Timestamp> {
-    let began = before.step_started_at.as_ref().map(|since| since.0);
-    began.or_else(|| analysis::shared_since(before).filter(|_| before.step > 0))
-}
-
-/// An engine of the candidate that has failed since then, after its pod was Ready. What a node or a GPU does to it is not its
-/// own fault. `known`: when the engines started that were seen Ready, in Unix seconds by uid.
-fn crash(version: &Observed, known: &BTreeMap<String, i64>, since: Timestamp) -> Option<String> {
-    /// Why a container ended that a kubelet has lost sight of.
-    const LOST: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
-    if version.gpu_faults.is_doubtful || version.gpu_faults.is_stale {
-        return None;
-    }
-    let is_on_sound_node = |pod: &&PodView| {
-        let node = pod.node.as_deref().unwrap_or_default();
-        pod.disrupted.is_none()
-            && !version.nodes.lost.contains_key(node)
-            && !version.leaving_nodes.contains(node)
-            && !version.gpu_faults.faults.contains_key(pod.uid())
-    };
-    let mut pods = version.pods().filter(is_on_sound_node);
-    pods.find_map(|pod| {
-        let engine = pod.container(names::ENGINE)?;
-        // One that had started before the step had its pods ready then.
-        let was_ready = |started: Timestamp| {
-            started <= since || known.get(pod.uid()).is_some_and(|known| *known == started.as_second())
-        };
-        let ends = [&engine.state, &engine.last].into_iter().filter_map(|state| state.terminated.as_ref());
-        let mut ends = ends.filter(|end| {
-            end.exit_code != 0
-                && end.finished_at.is_some_and(|at| at >= since)
-                && end.started_at.is_some_and(was_ready)
-        });
-        let end = ends.find(|end| !LOST.contains(&&*end.reason))?;
-        let why = if end.reason.is_empty() { String::new() } else { format!(" ({})", end.reason) };
-        let (name, code) = (pod.name(), end.exit_code);
-        Some(format!("the engine of pod {name} ended with exit code {code}{why} while it had a share"))
-    })
 }
 
 fn with_analysis(
@@ -369,12 +317,16 @@ fn with_analysis(
     spec: Option<&Canary>,
     analysed: Option<&Analysed>,
 ) -> CanaryStatus {
-    let is_asked = spec.is_some_and(|spec| spec.analysis.is_some());
+    // A candidate that has lost its share begins anew: what it does without one is not judged.
+    let is_out = canary.phase == Some(CanaryPhase::Analysing) && canary.weight_percent == 0;
+    let is_asked =
+        spec.is_some_and(|spec| spec.analysis.is_some()) && canary.step > 0 && !(is_out && canary.step > 1);
     let is_same = before.is_some_and(|before| before.revision == canary.revision);
     let analysis = match analysed.filter(|_| is_same) {
         Some(analysed) => Some(analysed.status()),
-        None => canary.analysis.filter(|_| is_asked),
+        None => canary.analysis,
     };
+    let analysis = analysis.filter(|_| is_asked);
     // What is said of a step must not stand beside the number of the next one. Its counts are in the record.
     let is_next = before.is_some_and(|before| before.step != canary.step);
     let analysis = analysis.map(|analysis| match is_next {
@@ -384,86 +336,6 @@ fn with_analysis(
         false => analysis,
     });
     CanaryStatus { analysis, ..canary }
-}
-
-/// The next look if it is due, or when it will be.
-fn look(
-    observed: &Observed,
-    canary: Option<&CanaryStatus>,
-    analysed: Option<&Analysed>,
-    now: Timestamp,
-) -> (Option<Ask>, Option<Duration>) {
-    let nothing = (None, None);
-    let Some(analysis) = observed.inference.spec.canary.as_ref().and_then(|spec| spec.analysis.as_ref())
-    else {
-        return nothing;
-    };
-    let is_judged = |phase| match phase {
-        CanaryPhase::Analysing | CanaryPhase::AwaitingApproval | CanaryPhase::Held => true,
-        CanaryPhase::Starting
-        | CanaryPhase::Dark
-        | CanaryPhase::Promoting
-        | CanaryPhase::Promoted
-        | CanaryPhase::RollingBack
-        | CanaryPhase::RolledBack
-        | CanaryPhase::Aborted => false,
-    };
-    let canary = canary.filter(|canary| canary.phase.is_some_and(is_judged));
-    let since = canary.and_then(|canary| canary.step_started_at.as_ref()).map(|since| since.0.as_second());
-    let (Some(version), Some(since), false) =
-        (observed.candidate.as_deref(), since, observed.looking.is_asked)
-    else {
-        return nothing;
-    };
-    // The first plan of a step writes that it began. The next one knows with which bounds it is counted.
-    let Some(analysed) = analysed.filter(|analysed| analysed.since() == since) else { return nothing };
-    let last = observed.looking.looks.iter().rfind(|look| look.step_since == since).map(|look| look.at);
-    let last = last.and_then(|last| Timestamp::from_second(last).ok());
-    let interval = Duration::from_secs(u64::from(analysis.interval_seconds.unsigned_abs()));
-    if let Some(wait) = last.and_then(|last| remaining(interval, last, now)) {
-        return (None, Some(wait));
-    }
-    let engine = observed.inference.spec.engine;
-    let metrics = &Profile::newest(engine).metrics;
-    let Some((engine, port)) = Engine::named(engine.as_str()).zip(u16::try_from(metrics.port).ok()) else {
-        return nothing;
-    };
-    let pods = |version: &Observed, is_candidate| -> Vec<PodToRead> {
-        let was_ready = |pod: &&PodView| pod.is_ready || observed.looking.pods.contains_key(pod.uid());
-        let pods = version.pods().filter(was_ready).take(verdict::counters::MOST_PODS / 2);
-        pods.map(|pod| pod_to_read(pod, is_candidate)).collect()
-    };
-    let ask = Ask {
-        step_since: since,
-        counted_until: analysed.until(),
-        engine,
-        port,
-        path: metrics.path,
-        pods: [pods(observed, false), pods(version, true)].concat(),
-        metrics: analysis
-            .metrics
-            .iter()
-            .map(|metric| AskedMetric {
-                name: metric.name,
-                given: analysis::given(metric),
-                known: analysed.bound(metric.name),
-            })
-            .collect(),
-    };
-    (Some(ask), None)
-}
-
-fn pod_to_read(pod: &PodView, is_candidate: bool) -> PodToRead {
-    let running = pod.container(names::ENGINE).and_then(|engine| engine.state.running.as_ref());
-    let started = running.and_then(|running| running.started_at).or(pod.created());
-    PodToRead {
-        uid: pod.uid().to_owned(),
-        name: pod.name().to_owned(),
-        ip: pod.ip,
-        is_candidate,
-        is_ready: pod.is_ready,
-        started: started.map_or(0, |started| started.as_second()),
-    }
 }
 
 /// No more requests than it has.
@@ -522,9 +394,37 @@ fn rendered(observed: &Observed, share: Share) -> Option<HttpRoute> {
     Some(route::route(inference, gateway, share, metadata))
 }
 
+/// `None` without `spec.gateway` and `spec.routeRef`.
+fn seen_route(observed: &Observed) -> Option<Route> {
+    let inference = &observed.inference;
+    if let Some(reference) = &inference.spec.route_ref {
+        return Some(referred::seen(inference, reference, observed.referred.as_ref()));
+    }
+    let name = inference.metadata.name.as_deref().unwrap_or_default();
+    inference.spec.gateway.as_ref().map(|_| route::seen(name, observed.route.as_ref()))
+}
+
+/// The HTTPRoute that has the shares, of whichever owner.
+fn stored(observed: &Observed) -> Option<&HttpRoute> {
+    match observed.inference.spec.route_ref {
+        Some(_) => observed.referred.as_ref(),
+        None => observed.route.as_ref(),
+    }
+}
+
+/// Without a canary, the weights are the user's alone.
+fn weights(observed: &Observed, share: Share) -> Option<Weights> {
+    let inference = &observed.inference;
+    let (reference, route) = inference.spec.route_ref.as_ref().zip(observed.referred.as_ref())?;
+    observed.candidate.as_ref()?;
+    let values = referred::weights(inference, reference, route, share)?;
+    Some(Weights { route: route.clone(), values })
+}
+
 /// Nothing that is watched changes when the kind is installed.
 fn looks_again(observed: &Observed) -> Option<Duration> {
-    let waits = observed.inference.spec.gateway.is_some() && observed.has_no_routes;
+    let spec = &observed.inference.spec;
+    let waits = (spec.gateway.is_some() || spec.route_ref.is_some()) && observed.has_no_routes;
     waits.then_some(LOOKS_AGAIN)
 }
 

@@ -31,8 +31,10 @@ use crate::{
 };
 
 mod creation;
+mod replacement;
 
 pub use creation::PUT_BACK_LABELS;
+pub use replacement::Values;
 
 /// What is seen of a kind, `S`, and what is written of it, `K`. Dereferences to the cache, for everything that only reads.
 pub struct Children<S, K> {
@@ -307,7 +309,13 @@ where
             Err(error) => Err(about.call("apply", error)),
         }
     }
+}
 
+impl<S, K> Children<S, K>
+where
+    S: Watched + Send + Sync + 'static,
+    K: Resource<DynamicType = ()>,
+{
     /// The first time that a write is held back, the API server is asked who keeps changing the child.
     async fn contested(&self, hash: &str, wait: Duration, about: &About<'_>) -> Result<Contest, ApplyError> {
         let is_new = self.contests.is_new(about.key, hash);
@@ -329,13 +337,7 @@ where
             .filter(|entry| entry.subresource.is_empty() && entry.manager != self.writer.field_manager());
         Ok(others.max_by(|one, other| one.time.cmp(&other.time)).map(|entry| entry.manager))
     }
-}
 
-impl<S, K> Children<S, K>
-where
-    S: Watched + Send + Sync + 'static,
-    K: Resource<DynamicType = ()>,
-{
     /// Sets annotations of exactly this version of this object; `None` takes one off. It need not be a child: pods of a child belong to it.
     /// One that has changed is `Stale`; one that is gone is no error. The cache has the annotations at once, which says
     /// nothing about the caches of other programs.

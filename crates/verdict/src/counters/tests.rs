@@ -8,7 +8,7 @@ const OLD: i64 = 500;
 fn scrape(pod: &str, started: i64, requests: u64, bad: u64) -> Scrape {
     let track = if pod.starts_with('c') { Track::Candidate } else { Track::Stable };
     let numbers = Some(Numbers { ended: Counts::new(requests, bad).unwrap(), in_flight: 0 });
-    Scrape { pod: pod.to_owned(), track, started, numbers }
+    Scrape { pod: pod.to_owned(), track, started, numbers, may_be_silent: false }
 }
 
 fn silent(pod: &str) -> Scrape {
@@ -185,6 +185,22 @@ fn a_gap_counts_for_no_track_and_is_counted_for_both_afterwards() {
     );
     let scrapes = [scrape("s", OLD, 150, 30), scrape("c", OLD, 25, 7)];
     assert_eq!(counters.advance(&scrapes, SINCE, None), Ok(tracks((50, 20), (5, 5))));
+}
+
+/// It may come back without a restart, and what it has counted meanwhile must not be lost for its version alone.
+#[test]
+fn a_pod_that_may_be_silent_is_no_gap_and_keeps_its_reading() {
+    let mut counters = known();
+    let quiet = Scrape { may_be_silent: true, ..silent("c") };
+    for requests in [150, 160, 170, 180] {
+        let seen = counters.advance(&[scrape("s", OLD, requests, 10), quiet.clone()], SINCE, None);
+        assert_eq!(seen.unwrap().candidate.ended, counts(0, 0));
+    }
+    let back = counters.advance(&[scrape("s", OLD, 180, 10), scrape("c", OLD, 50, 22)], SINCE, None);
+    assert_eq!(back, Ok(tracks((0, 0), (30, 20))));
+    let new = Scrape { may_be_silent: true, ..silent("c2") };
+    let none = counters.advance(&[scrape("s", OLD, 180, 10), scrape("c", OLD, 50, 22), new], SINCE, None);
+    assert_eq!(none, Ok(tracks((0, 0), (0, 0))));
 }
 
 #[test]

@@ -95,6 +95,7 @@ impl World {
                 ended: Counts::new(pod.ended, pod.bad).unwrap(),
                 in_flight: pod.running.len() as u64 + pod.hanging,
             }),
+            may_be_silent: false,
         };
         let [stable, candidate] = &self.pods;
         let scrapes =

@@ -21,6 +21,14 @@ fn edit(scene: &mut Scene, canary: &str) {
     });
 }
 
+/// The candidate as the present spec has it.
+fn edited(scene: &mut Scene) {
+    scene.observe(|observed| {
+        let version = candidate(&observed.inference).unwrap();
+        observed.candidate.as_mut().unwrap().inference = std::sync::Arc::new(version);
+    });
+}
+
 fn image(plan: &Plan) -> String {
     let template = deployment_of(plan).spec.unwrap().template.spec.unwrap();
     template.containers[0].image.clone().unwrap()
@@ -188,12 +196,14 @@ fn the_budget_of_an_aborted_candidate_ends_when_no_other_pod_becomes_ready_in_ti
 fn the_budget_of_a_candidate_gives_way_also_while_the_spec_is_invalid_or_paused() {
     for spec in [
         |spec: &mut AIInferenceSpec| spec.args = vec!["--".to_owned()],
+        |spec: &mut AIInferenceSpec| spec.canary.as_mut().unwrap().args = Some(vec!["--".to_owned()]),
         |spec: &mut AIInferenceSpec| spec.pods.paused = true,
     ] {
         let mut scene = Scene::ready(1);
         edit(&mut scene, "{image: 'engine:2', weightPercent: 30}");
         scene.candidate(&[READY]);
         scene.edit_spec(spec);
+        edited(&mut scene);
         let mut emptied_for = |seconds: i64| {
             scene.observe(|observed| {
                 observed.is_newest = true;
@@ -205,11 +215,12 @@ fn the_budget_of_a_candidate_gives_way_also_while_the_spec_is_invalid_or_paused(
             planned(&scene)
         };
         let early = emptied_for(299);
-        assert!(early.superfluous.is_empty());
-        assert_eq!(early.requeue_after, Some(std::time::Duration::from_secs(1)));
+        assert!(early.superfluous.is_empty() && early.superfluous_apart.is_empty());
+        assert!(early.requeue_after <= Some(std::time::Duration::from_secs(1)));
         let fact = "candidate: a node with its pod is emptied".to_owned();
         assert!(early.facts.unwrap().contains(&fact), "or its time would begin anew");
-        assert_eq!(emptied_for(300).superfluous.len(), 1);
+        let ended = emptied_for(300);
+        assert_eq!(ended.superfluous.len() + ended.superfluous_apart.len(), 1);
     }
 }
 
@@ -339,6 +350,68 @@ fn analysing(pod: &str) -> Scene {
     scene
 }
 
+/// A route of somebody else with these weights of stable and of the candidate.
+fn of_others(weights: (i32, i32)) -> crate::http_route::HttpRoute {
+    let backend = |name: &str, weight: i32| serde_json::json!({"group": "", "kind": "Service", "name": name, "port": 80, "weight": weight});
+    let route = serde_json::json!({
+        "metadata": {"name": "web", "namespace": "demo", "uid": "of-web", "resourceVersion": "7"},
+        "spec": {
+            "parentRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "public"}],
+            "rules": [{"backendRefs": [backend("chat", weights.0), backend("chat-canary", weights.1)]}],
+        },
+    });
+    accepted(serde_json::from_value(route).unwrap())
+}
+
+#[test]
+fn a_route_of_somebody_else_gets_two_numbers_and_only_while_there_is_a_canary() {
+    let mut scene = Scene::ready(1);
+    scene.edit_spec(|spec| spec.route_ref = Some(serde_saphyr::from_str("{name: web}").unwrap()));
+    scene.observe(|observed| observed.referred = Some(of_others((0, 7))));
+    let plan = scene.plan();
+    assert!(plan.route.is_none() && plan.weights.is_none(), "the numbers are the user's");
+    assert_eq!(condition(&plan, "Ready").0, "True");
+    assert!(plan.status.conditions.iter().all(|known| known.type_ != "TrafficReady"));
+
+    scene.observe(|observed| observed.referred = Some(of_others((1, 0))));
+    scene.edit_spec(|spec| {
+        spec.canary =
+            Some(serde_saphyr::from_str("{image: 'engine:2', steps: [{weightPercent: 10}]}").unwrap());
+    });
+    scene.candidate(&[]);
+    scene.observe(|observed| {
+        let version = observed.candidate.as_mut().unwrap();
+        (version.deployment, version.service, version.deployed) = (None, None, None);
+        observed.has_endpoint = Some(true);
+    });
+    assert_eq!(canary_of(&scene.plan()).phase, Some(CanaryPhase::Starting), "there is nothing to drain");
+    scene.write_status();
+    scene.candidate(&[READY]);
+    let mut plan = scene.plan();
+    for _ in 0..4 {
+        if plan.weights.as_ref().is_some_and(|weights| !weights.values.replaced.is_empty()) {
+            break;
+        }
+        scene.write_status();
+        plan = scene.plan();
+    }
+    assert!(plan.route.is_none());
+    let numbers: Vec<_> =
+        plan.weights.unwrap().values.replaced.into_iter().map(|(_, value)| value.to_string()).collect();
+    assert_eq!(numbers, ["90", "10"]);
+    assert_eq!(condition(&scene.plan(), "TrafficReady").1, "RouteAccepted");
+
+    scene.observe(|observed| {
+        observed.referred.as_mut().unwrap().spec.rules[0].backend_refs[1].name = "b".into()
+    });
+    let plan = scene.plan();
+    assert!(plan.weights.is_none());
+    let (status, reason, message) = condition(&plan, "TrafficReady");
+    assert_eq!((&*status, &*reason), ("False", "BackendNotResolved"));
+    assert!(message.contains("Service chat-canary with weight 0"), "{message}");
+    assert_eq!(condition(&plan, "Ready").0, "True", "stable does not need it");
+}
+
 fn accepted(mut route: crate::http_route::HttpRoute) -> crate::http_route::HttpRoute {
     let conditions = serde_json::json!([
         {"type": "Accepted", "status": "True", "observedGeneration": 1, "reason": "", "message": "",
@@ -361,8 +434,8 @@ fn crashed(more: &str) -> String {
     format!(
         "{{name: new, node: gpu-1, gpus: 1, {more}containers: [{{name: engine, restartCount: 1, state: {{running: {{}}}}, \
          lastState: {{terminated: {{exitCode: 137, reason: OOMKilled, startedAt: '{}', finishedAt: '{}'}}}}}}]}}",
-        at(-20),
-        at(-10)
+        at(-25),
+        at(-16)
     )
 }
 
@@ -371,9 +444,12 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
     let plan_of = |pod: &str, edit: fn(&mut crate::observe::Observed)| {
         let mut scene = analysing(pod);
         scene.observe(|observed| {
-            observed.looking.pods.insert("new".to_owned(), at(-20).as_second());
+            observed.looking.pods.insert("new".to_owned(), at(-25).as_second());
             edit(observed);
         });
+        let at_once = scene.plan_at(-2);
+        assert_eq!(canary_of(&at_once).last_rollback, None, "a fault of the GPU may be reported yet");
+        assert!(at_once.requeue_after.is_some());
         canary_of(&scene.plan()).last_rollback
     };
     let rollback = plan_of(&crashed("ready: true, "), |_| {}).unwrap();
@@ -396,8 +472,13 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
         assert_eq!(plan_of(&crashed("ready: true, "), edit), None);
     }
     // One that ran when the step began was ready then, also after a restart of the controller.
-    let early = crashed("").replace(&at(-20).to_string(), &at(-300).to_string());
-    assert!(plan_of(&early, never_ready).is_some());
+    let early = |since: i64| {
+        let ready =
+            format!("conditions: [{{type: Ready, status: 'False', lastTransitionTime: '{}'}}], ", at(since));
+        crashed(&ready).replace(&at(-25).to_string(), &at(-300).to_string())
+    };
+    assert!(plan_of(&early(-16), never_ready).is_some());
+    assert_eq!(plan_of(&early(-301), never_ready), None, "it loads since before the step");
     let lost = crashed("ready: true, ").replace("OOMKilled", "Unknown");
     assert_eq!(plan_of(&lost, |_| {}), None, "the node was restarted");
 }
@@ -447,8 +528,67 @@ fn what_was_found_stays_while_the_object_is_paused() {
     });
     let found = condition(&scene.plan(), "CanaryHealthy");
     assert_eq!((&*found.0, &*found.1), ("False", "MetricsMissing"));
-    assert!(found.2.contains("every pod: pod new: it did not answer; check"), "{}", found.2);
+    assert!(found.2.ends_with("every pod: pod new: it did not answer"), "{}", found.2);
     scene.write_status();
     scene.edit_spec(|spec| spec.pods.paused = true);
     assert_eq!(condition(&scene.plan(), "CanaryHealthy"), found);
+}
+
+/// What was judged before the share was 0 must not meet what the engines did meanwhile.
+#[test]
+fn a_candidate_without_a_share_begins_anew() {
+    let mut scene = analysing(READY);
+    scene.observe(|observed| observed.looking.looks = vec![looked(-10, (0, 0))]);
+    scene.write_status();
+    assert!(canary_of(&scene.plan()).analysis.is_some());
+    scene.edit_spec(|spec| spec.canary.as_mut().unwrap().abort = true);
+    assert_eq!(canary_of(&scene.plan()).analysis, None);
+}
+
+/// Requests that have ended in both versions, and the bad ones of the candidate.
+fn looked(seconds: i64, (ended, bad): (u64, u64)) -> crate::looks::Look {
+    use verdict::interval::{Counts, Flow, Tracks};
+    let flow =
+        |bad| Flow { arrivals: ended, ended: Counts::new(ended, bad).unwrap(), in_flight: 0, restarts: 0 };
+    let flows = Tracks { stable: flow(0), candidate: flow(bad) };
+    let found = crate::looks::Found::Counted { flows, bound: None };
+    crate::looks::Look {
+        step_since: at(-30).as_second(),
+        at: at(seconds).as_second(),
+        ready_pods: Tracks { stable: 1, candidate: 1 },
+        metrics: [(api::aiinference::analysis::MetricName::ErrorRate, found)].into(),
+        fault: None,
+    }
+}
+
+#[test]
+fn a_pass_of_before_a_pause_moves_nothing_until_the_engines_are_read_again() {
+    let mut scene = analysing(READY);
+    scene.edit_spec(|spec| {
+        let canary = spec.canary.as_mut().unwrap();
+        canary.promotion = api::aiinference::traffic::Promotion::Auto;
+        canary.steps[0].min_seconds = 5;
+    });
+    scene.observe(|observed| {
+        let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+        status.canary.as_mut().unwrap().approvals_needed = 2;
+        observed.looking.looks = vec![looked(-20, (20_000, 0)), looked(-5, (20_000, 0))];
+    });
+    let promoted = |plan: &Plan| plan.status.promoted_revision.is_some();
+    assert!(promoted(&scene.plan()), "{:?}", canary_of(&scene.plan()));
+    let later = scene.plan_at(3_600);
+    assert!(!promoted(&later) && later.look.is_some());
+    assert_eq!(canary_of(&later).phase, Some(CanaryPhase::Analysing));
+}
+
+#[test]
+fn an_invalid_candidate_keeps_its_share_and_the_conditions_say_that_nothing_is_judged() {
+    let mut scene = analysing(READY);
+    scene.write_status();
+    scene.edit_spec(|spec| spec.canary.as_mut().unwrap().args = Some(vec!["--".to_owned()]));
+    edited(&mut scene);
+    let plan = scene.plan();
+    let (_, reason, message) = condition(&plan, "CanaryHealthy");
+    assert_eq!(reason, "Judging");
+    assert!(message.contains("nothing is judged while spec.canary is invalid"), "{message}");
 }

@@ -4,12 +4,12 @@
 //! verdict follows from the record alone, so it can be computed again from the status. A record that cannot be read, of
 //! another release, begins anew: the step then waits for requests again.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use api::aiinference::{
     analysis::{
         Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisMode, AnalysisStatus, MetricName,
-        RequestCounts,
+        OnInconclusive, RequestCounts,
     },
     traffic::{Canary, CanaryPhase, CanaryStatus},
 };
@@ -45,6 +45,8 @@ struct Record {
     until: i64,
     /// Seconds of looks without a verdict, since the last pass and since the least time of the step was over.
     waited: i64,
+    /// Metrics whose bound or limit the user has given.
+    given: BTreeSet<MetricName>,
     inputs: Inputs,
 }
 
@@ -77,15 +79,15 @@ pub(super) fn analysed(before: &CanaryStatus, canary: &Canary, looks: &[Look]) -
         other => begun(before, since, other, canary, analysis),
     };
     let mut known = record.with_settings(canary, analysis, before.step);
-    if !waits_for_verdict(before, canary, analysis) {
-        known.waited = 0;
-    }
+    let waits = waits_for_verdict(before, canary, analysis);
+    known.waited = if waits { known.waited } else { 0 };
     let mut record = known.clone();
     for look in looks.iter().filter(|look| look.step_since == since) {
         if look.at > record.until {
             record = record.with(look);
         }
     }
+    record.waited = if waits { record.waited } else { 0 };
     let judgement = judge(&record.inputs);
     // The numbers of a long step change slowly: one write a minute is enough.
     let is_new =
@@ -103,7 +105,10 @@ pub(super) fn analysed(before: &CanaryStatus, canary: &Canary, looks: &[Look]) -
 /// has passed waits for an approval.
 fn waits_for_verdict(before: &CanaryStatus, canary: &Canary, analysis: &Analysis) -> bool {
     let is_asked = !canary.steps.is_empty() || canary.approved_steps > 0;
-    is_asked && analysis.mode == AnalysisMode::Enforce && before.phase != Some(CanaryPhase::AwaitingApproval)
+    // With Promote, the time is over once: the approval that it waits for must not begin it anew.
+    let has_passed = before.phase == Some(CanaryPhase::AwaitingApproval)
+        && analysis.on_inconclusive != OnInconclusive::Promote;
+    is_asked && analysis.mode == AnalysisMode::Enforce && !has_passed
 }
 
 /// When the candidate's share rose from 0, as the record of its last step says.
@@ -143,6 +148,7 @@ fn begun(
         shared_since,
         until,
         waited: 0,
+        given: of_users(analysis),
         inputs: Inputs { step: settings(canary, analysis, before.step), metrics: metrics.collect() },
     };
     record.with_settings(canary, analysis, before.step)
@@ -164,7 +170,9 @@ impl Record {
             let metric = metric_of(wanted);
             let given = given(wanted);
             let known = self.inputs.metrics.iter().find(|judged| judged.metric.name == metric.name);
-            match known {
+            // Without the number that the user gave, it is judged by stable's requests.
+            let is_taken_back = self.given.contains(&wanted.name) && !is_of_user(wanted);
+            match known.filter(|_| !is_taken_back) {
                 Some(judged) if given.is_none() || judged.bound.is_none() || given == judged.bound => {
                     Judged { metric, ..judged.clone() }
                 }
@@ -172,7 +180,8 @@ impl Record {
             }
         });
         let step = Step { seconds: self.inputs.step.seconds, ..settings(canary, analysis, step) };
-        Self { inputs: Inputs { metrics: metrics.collect(), step }, ..self }
+        let inputs = Inputs { metrics: metrics.collect(), step };
+        Self { inputs, given: of_users(analysis), ..self }
     }
 
     fn with(self, look: &Look) -> Self {
@@ -214,6 +223,14 @@ impl Record {
     }
 }
 
+fn is_of_user(wanted: &AnalysisMetric) -> bool {
+    wanted.limit_percent.is_some() || given(wanted).is_some()
+}
+
+fn of_users(analysis: &Analysis) -> BTreeSet<MetricName> {
+    analysis.metrics.iter().filter(|wanted| is_of_user(wanted)).map(|wanted| wanted.name).collect()
+}
+
 fn settings(canary: &Canary, analysis: &Analysis, step: i32) -> Step {
     let of_step = step_of(canary, step);
     Step {
@@ -250,7 +267,7 @@ fn metric_of(wanted: &AnalysisMetric) -> Metric {
     let ratio = wanted.max_ratio.as_deref().and_then(number).and_then(|ratio| Ratio::new(ratio).ok());
     let limit = wanted.limit_percent.as_deref().and_then(number);
     Metric {
-        name: name(wanted.name).to_owned(),
+        name: wanted.name.as_str().to_owned(),
         kind,
         // All of them decide, or none does: analysis.mode.
         mode: Mode::Enforce,
@@ -265,29 +282,8 @@ pub(super) fn given(wanted: &AnalysisMetric) -> Option<Bound> {
     Bound::from_millis(millis.unsigned_abs()).ok()
 }
 
-const NAMES: [(MetricName, &str); 6] = [
-    (MetricName::ErrorRate, "errorRate"),
-    (MetricName::AbortRate, "abortRate"),
-    (MetricName::RepetitionRate, "repetitionRate"),
-    (MetricName::Ttft, "ttft"),
-    (MetricName::Tpot, "tpot"),
-    (MetricName::E2e, "e2e"),
-];
-
-fn name(metric: MetricName) -> &'static str {
-    let [error, abort, repetition, ttft, tpot, e2e] = NAMES;
-    match metric {
-        MetricName::ErrorRate => error.1,
-        MetricName::AbortRate => abort.1,
-        MetricName::RepetitionRate => repetition.1,
-        MetricName::Ttft => ttft.1,
-        MetricName::Tpot => tpot.1,
-        MetricName::E2e => e2e.1,
-    }
-}
-
 fn name_of(metric: &str) -> Option<MetricName> {
-    NAMES.iter().find(|(_, name)| *name == metric).map(|(metric, _)| *metric)
+    MetricName::ALL.into_iter().find(|known| known.as_str() == metric)
 }
 
 impl Analysed {
@@ -307,7 +303,7 @@ impl Analysed {
     /// For the next look: what the step was counted with.
     pub(super) fn bound(&self, metric: MetricName) -> Option<Bound> {
         let mut metrics = self.newest.inputs.metrics.iter();
-        metrics.find(|judged| judged.metric.name == name(metric)).and_then(|judged| judged.bound)
+        metrics.find(|judged| judged.metric.name == metric.as_str()).and_then(|judged| judged.bound)
     }
 
     pub(super) fn status(&self) -> AnalysisStatus {
@@ -334,7 +330,7 @@ fn metric_status(judged: &Judged, result: &MetricResult) -> AnalysisMetricStatus
         allowed_percent: result.allowed.map(percent),
         evidence: thousandths(result.e_value),
         evidence_needed: thousandths(result.e_value_needed),
-        threshold_millis: judged.bound.map(|bound| thousandths(bound.microseconds())),
+        threshold_millis: judged.bound.map(Bound::millis),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::{
-    aiinference::traffic::{Canary, CanaryPhase, CanaryStatus},
+    aiinference::traffic::{Canary, CanaryPhase, CanaryStatus, RouteRef},
     aiinference::{AIInferenceSpec, Phase},
     conditions, reasons,
 };
@@ -20,7 +20,10 @@ use verdict::judge::Reason;
 use super::{
     super::conditions::Assessment,
     analysis::Analysed,
+    referred::unfit,
     route::{Answer, answer},
+    state::Share,
+    stored,
 };
 use crate::{observe::Observed, validate::Invalid, versions::overlaid};
 
@@ -47,7 +50,9 @@ pub(super) fn verdicts(
     now: Timestamp,
 ) -> (Vec<Verdict>, Option<(String, Duration)>) {
     let spec = &observed.inference.spec;
-    let mut traffic = spec.gateway.as_ref().map(|_| traffic_ready(observed));
+    // Of an HTTPRoute of somebody else, this says only whether a candidate can get a share.
+    let is_shared = spec.gateway.is_some() || spec.route_ref.is_some() && canary.is_some();
+    let mut traffic = is_shared.then(|| traffic_ready(observed));
     let unanswered = traffic.as_ref().and_then(|verdict| unanswered(verdict, observed, now));
     if unanswered.is_some()
         && let Some(verdict) = &mut traffic
@@ -72,7 +77,7 @@ fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<
     let status = observed.inference.status.as_ref()?;
     let mut known = status.conditions.iter().filter(|known| known.type_ == conditions::TRAFFIC_READY);
     let was_accepted = known.any(|known| known.status == "True");
-    let is_missing = verdict.reason == reasons::ROUTE_NOT_OBSERVED && observed.route.is_some();
+    let is_missing = verdict.reason == reasons::ROUTE_NOT_OBSERVED && stored(observed).is_some();
     let since = observed.facts.get(UNANSWERED).copied().unwrap_or(now);
     let wait = remaining(ANSWERED_WITHIN, since, now).filter(|_| was_accepted && is_missing)?;
     Some((UNANSWERED.to_owned(), wait))
@@ -80,17 +85,31 @@ fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<
 
 fn traffic_ready(observed: &Observed) -> Verdict {
     let fails = |reason, message| verdict(conditions::TRAFFIC_READY, false, reason, message);
+    let inference = &observed.inference;
+    let reference = inference.spec.route_ref.as_ref();
     if observed.has_no_routes {
-        let message = "the cluster does not serve HTTPRoutes (gateway.networking.k8s.io/v1); install the Gateway API, or \
-                       remove spec.gateway";
-        return fails(reasons::GATEWAY_API_NOT_INSTALLED, message.to_owned());
+        let field = if reference.is_some() { "routeRef" } else { "gateway" };
+        let message = format!(
+            "the cluster does not serve HTTPRoutes (gateway.networking.k8s.io/v1); install the Gateway API, or remove \
+             spec.{field}"
+        );
+        return fails(reasons::GATEWAY_API_NOT_INSTALLED, message);
     }
     if let Some((reason, message)) = observed.apart.get(ROUTE) {
         return fails(reason, message.clone());
     }
-    let Some(stored) = &observed.route else {
-        return fails(reasons::ROUTE_NOT_OBSERVED, "the HTTPRoute is being created".to_owned());
+    let Some(stored) = stored(observed) else {
+        let message = match reference {
+            Some(RouteRef { name, .. }) => {
+                format!("HTTPRoute {name} of spec.routeRef does not exist in this namespace; create it")
+            }
+            None => "the HTTPRoute is being created".to_owned(),
+        };
+        return fails(reasons::ROUTE_NOT_OBSERVED, message);
     };
+    if let Some(message) = reference.and_then(|reference| unfit(inference, reference, stored)) {
+        return fails(reasons::BACKEND_NOT_RESOLVED, message);
+    }
     let gateways: Vec<&str> = stored.spec.parent_refs.iter().map(|parent| &*parent.name).collect();
     let gateways = gateways.join(", ");
     match answer(stored) {
@@ -182,7 +201,7 @@ fn progressing(
             says(true, reasons::COMPLETE, message)
         }
         Some(CanaryPhase::RollingBack) => {
-            let is_open = observed.route.as_ref().is_some_and(|route| answer(route) != Answer::Accepted);
+            let is_open = stored(observed).is_some_and(|route| answer(route) != Answer::Accepted);
             let message = if is_open {
                 "all gateways have to accept that the candidate gets no requests; see TrafficReady"
             } else {
@@ -243,8 +262,9 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
     if let Some(Verdict { reason, message, .. }) = unready(assessment) {
         return says(is_coming(reason), reason, format!("the candidate: {message}"));
     }
-    let message = match &observed.route {
-        _ if observed.inference.spec.gateway.is_none() => "the candidate is ready".to_owned(),
+    let spec = &observed.inference.spec;
+    let message = match stored(observed) {
+        _ if spec.gateway.is_none() && spec.route_ref.is_none() => "the candidate is ready".to_owned(),
         Some(route) if answer(route) == Answer::Accepted => {
             format!(
                 "all replicas of stable have to be ready with one version before step {}",
@@ -301,7 +321,17 @@ fn healthy(
             let reason = OF_ANALYSIS.into_iter().find(|reason| *reason == known.reason)?;
             Some(says(known.status == "True", reason, known.message.clone()))
         });
-        let fine = || says(true, reasons::CANARY_PASSING, "nothing speaks against the candidate".to_owned());
+        let spec = observed.inference.spec.canary.as_ref();
+        let will_be = spec.is_some_and(|spec| spec.analysis.is_some()) && !is_over(status.phase);
+        let fine = || match will_be {
+            true => says(
+                true,
+                reasons::CANARY_JUDGING,
+                "its requests are judged once it has the share of a step, with pods of one version"
+                    .to_owned(),
+            ),
+            false => says(true, reasons::CANARY_PASSING, "nothing speaks against the candidate".to_owned()),
+        };
         return stored.unwrap_or_else(fine);
     };
     let message = analysed.message(observed.looking.fault());
@@ -325,6 +355,27 @@ fn healthy(
     says(holds, reason, message)
 }
 
+/// No verdict follows any more.
+fn is_over(phase: Option<CanaryPhase>) -> bool {
+    match phase {
+        Some(
+            CanaryPhase::Promoting
+            | CanaryPhase::Promoted
+            | CanaryPhase::RollingBack
+            | CanaryPhase::RolledBack
+            | CanaryPhase::Aborted,
+        ) => true,
+        Some(
+            CanaryPhase::Starting
+            | CanaryPhase::Dark
+            | CanaryPhase::Analysing
+            | CanaryPhase::AwaitingApproval
+            | CanaryPhase::Held,
+        )
+        | None => false,
+    }
+}
+
 /// Reasons of `CanaryHealthy` that an analysis gives.
 const OF_ANALYSIS: [&str; 7] = [
     reasons::ANALYSIS_FAILED,
@@ -345,6 +396,15 @@ fn known_reason(reason: &str) -> &'static str {
 pub(super) fn invalid(invalid: &Invalid) -> Verdict {
     let message = format!("spec.canary: {invalid}");
     verdict(conditions::CANARY_PROGRESSING, false, reasons::INVALID_SPEC, message)
+}
+
+/// Of a candidate whose spec is invalid. What speaks against it stays.
+pub(super) fn unjudged(verdicts: &mut [Verdict], share: Share) {
+    let healthy = verdicts.iter_mut().find(|known| known.type_ == conditions::CANARY_HEALTHY && known.holds);
+    let Some(healthy) = healthy.filter(|_| share.has_requests()) else { return };
+    healthy.reason = reasons::CANARY_JUDGING;
+    "nothing is judged while spec.canary is invalid; the candidate keeps its share"
+        .clone_into(&mut healthy.message);
 }
 
 pub(super) fn replace(verdicts: &mut Vec<Verdict>, verdict: Verdict) {

@@ -46,6 +46,7 @@ pub(super) fn route(
         group: String::new(),
         kind: "Service".to_owned(),
         name: names::service(name, track),
+        namespace: None,
         port: HTTP_PORT,
         weight,
     };
@@ -63,6 +64,7 @@ pub(super) fn route(
         })
         .collect();
     let rule = |prefix: &str, header: Option<&Header>, backend_refs: &[BackendRef]| Rule {
+        name: None,
         matches: vec![Match {
             path: Path { type_: "PathPrefix".to_owned(), value: prefix.to_owned() },
             headers: header.into_iter().cloned().collect(),
@@ -131,7 +133,7 @@ pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
             }
         }
     }
-    Route { share, is_accepted: answer(stored) == Answer::Accepted }
+    Route { share, is_accepted: answer(stored) == Answer::Accepted, is_foreign: false }
 }
 
 /// What all gateways of the stored route say about its present generation.

@@ -20,6 +20,9 @@ use workload::time::remaining;
 /// How often a candidate may lose its last ready pod.
 const LOSSES: i32 = 2;
 
+/// Of a rollback, in bytes. The schema has as many characters.
+const LONGEST_MESSAGE: usize = 1_024;
+
 /// What is seen of both versions and of the route.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
@@ -35,7 +38,7 @@ pub(crate) struct Seen {
     pub(crate) stable_is_complete: bool,
     pub(crate) candidate: Pods,
     pub(crate) finding: Finding,
-    /// `None` without `spec.gateway`.
+    /// `None` without `spec.gateway` and `spec.routeRef`.
     pub(crate) route: Option<Route>,
     /// How long requests of the candidate may still run after it has got the last.
     pub(crate) drain: Duration,
@@ -83,6 +86,8 @@ pub(crate) struct Route {
     pub(crate) share: Share,
     /// All gateways have accepted these rules.
     pub(crate) is_accepted: bool,
+    /// It belongs to somebody else, who decides which Services it names.
+    pub(crate) is_foreign: bool,
 }
 
 /// What the candidate gets.
@@ -97,7 +102,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    fn has_requests(self) -> bool {
+    pub(super) fn has_requests(self) -> bool {
         self.weight > 0 || self.matches
     }
 }
@@ -169,7 +174,13 @@ fn decided(
     let is_promoted = promoted == Some(&*seen.revision);
     // Of a status that was lost, only the route is left. Its pods may have any version.
     let takes_back = takes_back(before, canary);
-    let lost = || CanaryStatus { served: shared(seen).is_known, ..CanaryStatus::default() };
+    let has_served = match seen.route {
+        // It names the candidate's Service before there ever was one.
+        Some(Route { share, is_foreign: true, .. }) => share.is_known && seen.candidate.exists,
+        Some(Route { share, .. }) => share.is_known,
+        None => false,
+    };
+    let lost = || CanaryStatus { served: has_served, ..CanaryStatus::default() };
     let before = before.cloned().unwrap_or_else(lost);
     if before.revision != seen.revision {
         let before_revision = before.revision.clone();
@@ -223,7 +234,7 @@ fn shared(seen: &Seen) -> Share {
 /// The plan with what is seen in its status.
 fn with_seen(status: CanaryStatus, share: Share, pods: Wanted, seen: &Seen, wait: Option<Duration>) -> Next {
     let weight_percent = match seen.route {
-        Some(Route { share, is_accepted: true }) => share.weight,
+        Some(Route { share, is_accepted: true, .. }) => share.weight,
         Some(_) => status.weight_percent,
         None => 0,
     };
@@ -246,7 +257,7 @@ fn is_needed(seen: &Seen) -> bool {
 /// Takes the requests from the candidate, waits until they have ended, and then removes it.
 fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) -> Next {
     let before = CanaryStatus { phase: Some(phase), step_started_at: None, ..before };
-    let Route { share, is_accepted } = seen.route.unwrap_or_default();
+    let Route { share, is_accepted, is_foreign } = seen.route.unwrap_or_default();
     let known = Share { is_known: share.is_known, ..Share::default() };
     if is_needed(seen) {
         return with_seen(CanaryStatus { draining_since: None, ..before }, share, Wanted::Kept, seen, None);
@@ -258,7 +269,7 @@ fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) 
     let drain = if before.served { seen.drain } else { Duration::ZERO };
     let wait = remaining(drain, since.0, now);
     let before = CanaryStatus { draining_since: Some(since), ..before };
-    match (wait, share.is_known) {
+    match (wait, share.is_known && !is_foreign) {
         (Some(wait), _) => with_seen(before, known, Wanted::Kept, seen, Some(wait)),
         // A route must not name a Service that does not exist.
         (None, true) => with_seen(before, Share::default(), Wanted::Kept, seen, None),
@@ -358,7 +369,7 @@ impl Steps {
 
 /// While requests are taken from it, the candidate gets fewer pods only after all gateways have accepted that.
 fn scaled(replicas: i32, share: Share, seen: &Seen) -> Wanted {
-    let Route { share: stored, is_accepted } = seen.route.unwrap_or_default();
+    let Route { share: stored, is_accepted, .. } = seen.route.unwrap_or_default();
     let may_come = stored.has_requests() || stored.is_known && !is_accepted;
     let is_taken = may_come && !share.has_requests();
     if is_taken && seen.candidate.all > replicas { Wanted::Kept } else { Wanted::Replicas(replicas) }
@@ -447,7 +458,7 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -
 
 /// The share of a step. It rises only when the gateways have accepted the rules of before, and all pods are ready.
 fn share_of(step: Step, canary: &Canary, seen: &Seen) -> Share {
-    let Route { share, is_accepted } = seen.route.unwrap_or_default();
+    let Route { share, is_accepted, .. } = seen.route.unwrap_or_default();
     let may_rise = is_accepted && share.is_known && seen.candidate.ready >= step.replicas;
     let weight = if may_rise { step.weight } else { step.weight.min(share.weight) };
     Share { weight, matches: !canary.matches.is_empty() && share.is_known, is_known: seen.route.is_some() }
@@ -562,7 +573,7 @@ fn rejected(status: CanaryStatus, reason: &str, message: String, now: Timestamp)
     let rollback = Rollback {
         revision: status.revision.clone(),
         reason: reason.to_owned(),
-        message,
+        message: text::cut(message, LONGEST_MESSAGE),
         time: Some(whole_seconds(now)),
     };
     CanaryStatus { last_rollback: Some(rollback), ..status }

@@ -230,6 +230,35 @@ fn nobody_waits_for_the_verdict_of_a_fixed_share_an_approval_or_an_observation()
     assert!(now(&status, &Canary { approved_steps: 1, ..fixed }) > Duration::ZERO);
 }
 
+/// With Promote the time is over once, and the approval that follows must not begin it anew.
+#[test]
+fn an_approval_does_not_begin_a_time_anew_that_is_over() {
+    let promotes = canary(&json!({"onInconclusive": "Promote"}));
+    let looks: Vec<Look> = (1..=20).map(idle).collect();
+    let (status, waits) = after(in_step(1, 0, None), &promotes, &looks);
+    let awaits = CanaryStatus { phase: Some(CanaryPhase::AwaitingApproval), ..status };
+    assert_eq!(analysed(&awaits, &promotes, &[]).unwrap().waited(), waits.waited());
+}
+
+#[test]
+fn while_nobody_waits_a_look_is_written_once() {
+    let observed = canary(&json!({"mode": "Observe"}));
+    let (status, _) = after(in_step(1, 0, None), &observed, &(1..=10).map(idle).collect::<Vec<_>>());
+    let again = analysed(&status, &observed, &[]).unwrap().status();
+    assert_eq!(Some(again), status.analysis);
+}
+
+#[test]
+fn a_limit_that_is_taken_back_is_forgotten_with_what_it_was_judged_by() {
+    let limited = canary(&json!({"metrics": [{"name": "errorRate", "limitPercent": "50"}]}));
+    let (status, _) = after(in_step(1, 0, None), &limited, &[good(0, 15), good(0, 30)]);
+    let counted =
+        |canary: &Canary| analysed(&status, canary, &[]).unwrap().status().metrics[0].candidate.ended;
+    assert_eq!(counted(&limited), 100);
+    assert_eq!(counted(&canary(&json!({"metrics": [{"name": "errorRate", "limitPercent": "20"}]}))), 100);
+    assert_eq!(counted(&canary(&json!({}))), 0);
+}
+
 #[test]
 fn a_long_step_is_written_once_a_minute_unless_the_verdict_changes() {
     let canary = canary(&json!({}));

@@ -7,7 +7,7 @@ use verdict::{
     share::Share,
 };
 
-use super::{Analysed, thousandths};
+use super::Analysed;
 
 impl Analysed {
     /// What was found, for conditions and events. `fault`: what the last look says is wrong.
@@ -34,9 +34,7 @@ impl Analysed {
                 ))
             }
             Reason::MetricsMissing => {
-                let fix =
-                    "check that no NetworkPolicy or mesh keeps the controller from the port of the metrics";
-                format!("3 looks in a row did not get the numbers of every pod{fault}; {fix}")
+                format!("3 looks in a row did not get the numbers of every pod{fault}")
             }
             Reason::BucketMismatch => {
                 format!(
@@ -87,7 +85,7 @@ fn counted(judged: &Judged, result: &MetricResult) -> String {
     let what = match (judged.metric.kind, judged.bound) {
         (Kind::Failure, _) => "failed".to_owned(),
         (Kind::Abort, _) => "were aborted".to_owned(),
-        (Kind::Latency, Some(bound)) => format!("took longer than {} ms", thousandths(bound.microseconds())),
+        (Kind::Latency, Some(bound)) => format!("took longer than {} ms", bound.millis()),
         (Kind::Latency, None) => "were slow".to_owned(),
     };
     let Some(share) = result.shares.candidate else { return "the candidate had no requests".to_owned() };

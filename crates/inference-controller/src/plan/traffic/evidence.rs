@@ -1,0 +1,209 @@
+//! What speaks for and against the candidate, and which engines are read next to know more. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use api::{
+    aiinference::{
+        analysis::{Analysis, AnalysisMode},
+        traffic::{Canary, CanaryPhase, CanaryStatus},
+    },
+    reasons,
+};
+use engine_metrics::engine::Engine;
+use jiff::Timestamp;
+use workload::{time::remaining, views::pod::PodView};
+
+use super::{
+    analysis::{self, Analysed},
+    state::Finding,
+};
+use crate::{
+    engine::Profile,
+    looks::{Ask, AskedMetric, PodToRead},
+    names,
+    observe::Observed,
+};
+
+/// An agent reports a fault of a GPU later than the kubelet reports the end of its engine.
+const FAULT_REPORTED_WITHIN: Duration = Duration::from_secs(15);
+/// Intervals after the last look in which a pass moves the canary on.
+const PASS_LASTS: i64 = 3;
+
+/// What speaks against the candidate: a crash, or its requests; and when that may change by itself.
+pub(super) fn finding(
+    observed: &Observed,
+    before: Option<&CanaryStatus>,
+    canary: Option<&Canary>,
+    analysed: Option<&Analysed>,
+    now: Timestamp,
+) -> (Finding, Option<Duration>) {
+    let enforced = |analysis: &&Analysis| analysis.mode == AnalysisMode::Enforce;
+    let Some(analysis) = canary.and_then(|canary| canary.analysis.as_ref()).filter(enforced) else {
+        return (Finding::NotAsked, None);
+    };
+    let known = &observed.looking.pods;
+    let since = before.and_then(shared_since);
+    let crash =
+        since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, known, since));
+    let timeout = Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs()));
+    if let Some(Crash { at, message }) = crash {
+        let Some(wait) = remaining(FAULT_REPORTED_WITHIN, at, now) else {
+            return (Finding::Fails { reason: reasons::CANDIDATE_CRASHED, message }, None);
+        };
+        let then = analysis.on_inconclusive;
+        return (Finding::Open { is_over: false, timeout, then, message }, Some(wait));
+    }
+    let fault = observed.looking.fault();
+    let message = analysed.map(|analysed| analysed.message(fault)).unwrap_or_default();
+    // What passed before a pause or a restart may not pass now.
+    let interval = i64::from(analysis.interval_seconds);
+    let is_old = |analysed: &Analysed| {
+        now.as_second().saturating_sub(analysed.until())
+            > interval.saturating_mul(PASS_LASTS).saturating_add(10)
+    };
+    let finding = match analysed.map(|analysed| analysed.judgement.verdict) {
+        Some(verdict::judge::Verdict::Pass) if !analysed.is_some_and(is_old) => Finding::Passes,
+        Some(verdict::judge::Verdict::Pass) => {
+            Finding::Open { is_over: false, timeout, then: analysis.on_inconclusive, message }
+        }
+        Some(verdict::judge::Verdict::Fail) => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message },
+        Some(verdict::judge::Verdict::Inconclusive) | None => Finding::Open {
+            is_over: analysed.is_some_and(|analysed| analysed.waited() >= timeout),
+            timeout,
+            then: analysis.on_inconclusive,
+            message,
+        },
+    };
+    (finding, None)
+}
+
+struct Crash {
+    at: Timestamp,
+    message: String,
+}
+
+/// Since when an engine of the candidate must not fail: since the step began, or between two steps since the share rose
+/// from 0.
+fn shared_since(before: &CanaryStatus) -> Option<Timestamp> {
+    let began = before.step_started_at.as_ref().map(|since| since.0);
+    began.or_else(|| analysis::shared_since(before).filter(|_| before.step > 0))
+}
+
+/// An engine of the candidate that has failed since then, after its pod was Ready. What a node or a GPU does to it is not its
+/// own fault. `known`: when the engines started that were seen Ready, in Unix seconds by uid.
+fn crash(version: &Observed, known: &BTreeMap<String, i64>, since: Timestamp) -> Option<Crash> {
+    /// Why a container ended that a kubelet has lost sight of.
+    const LOST: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
+    if version.gpu_faults.is_doubtful || version.gpu_faults.is_stale {
+        return None;
+    }
+    let is_on_sound_node = |pod: &&PodView| {
+        let node = pod.node.as_deref().unwrap_or_default();
+        pod.disrupted.is_none()
+            && !version.nodes.lost.contains_key(node)
+            && !version.leaving_nodes.contains(node)
+            && !version.gpu_faults.faults.contains_key(pod.uid())
+    };
+    let mut pods = version.pods().filter(is_on_sound_node);
+    pods.find_map(|pod| {
+        let engine = pod.container(names::ENGINE)?;
+        // The condition of a pod that was never Ready is older than its engine.
+        let has_been_ready = |started| pod.is_ready || pod.ready_changed.is_some_and(|at| at > started);
+        let was_ready = |started: Timestamp| {
+            started <= since && has_been_ready(started)
+                || known.get(pod.uid()).is_some_and(|known| *known == started.as_second())
+        };
+        let ends = [&engine.state, &engine.last].into_iter().filter_map(|state| state.terminated.as_ref());
+        let mut ends = ends.filter(|end| {
+            end.exit_code != 0
+                && end.finished_at.is_some_and(|at| at >= since)
+                && end.started_at.is_some_and(was_ready)
+        });
+        let end = ends.find(|end| !LOST.contains(&&*end.reason))?;
+        let why = if end.reason.is_empty() { String::new() } else { format!(" ({})", end.reason) };
+        let (name, code) = (pod.name(), end.exit_code);
+        let message =
+            format!("the engine of pod {name} ended with exit code {code}{why} while it had a share");
+        Some(Crash { at: end.finished_at?, message })
+    })
+}
+
+/// The next look if it is due, or when it will be.
+pub(super) fn look(
+    observed: &Observed,
+    canary: Option<&CanaryStatus>,
+    analysed: Option<&Analysed>,
+    now: Timestamp,
+) -> (Option<Ask>, Option<Duration>) {
+    let nothing = (None, None);
+    let Some(analysis) = observed.inference.spec.canary.as_ref().and_then(|spec| spec.analysis.as_ref())
+    else {
+        return nothing;
+    };
+    let is_judged = |phase| match phase {
+        CanaryPhase::Analysing | CanaryPhase::AwaitingApproval | CanaryPhase::Held => true,
+        CanaryPhase::Starting
+        | CanaryPhase::Dark
+        | CanaryPhase::Promoting
+        | CanaryPhase::Promoted
+        | CanaryPhase::RollingBack
+        | CanaryPhase::RolledBack
+        | CanaryPhase::Aborted => false,
+    };
+    let canary = canary.filter(|canary| canary.phase.is_some_and(is_judged));
+    let since = canary.and_then(|canary| canary.step_started_at.as_ref()).map(|since| since.0.as_second());
+    let (Some(version), Some(since), false) =
+        (observed.candidate.as_deref(), since, observed.looking.is_asked)
+    else {
+        return nothing;
+    };
+    // The first plan of a step writes that it began. The next one knows with which bounds it is counted.
+    let Some(analysed) = analysed.filter(|analysed| analysed.since() == since) else { return nothing };
+    let last = observed.looking.looks.iter().rfind(|look| look.step_since == since).map(|look| look.at);
+    let last = last.and_then(|last| Timestamp::from_second(last).ok());
+    let interval = Duration::from_secs(u64::from(analysis.interval_seconds.unsigned_abs()));
+    if let Some(wait) = last.and_then(|last| remaining(interval, last, now)) {
+        return (None, Some(wait));
+    }
+    let engine = observed.inference.spec.engine;
+    let metrics = &Profile::newest(engine).metrics;
+    let Some((engine, port)) = Engine::named(engine.as_str()).zip(u16::try_from(metrics.port).ok()) else {
+        return nothing;
+    };
+    let pods = |version: &Observed, is_candidate| -> Vec<PodToRead> {
+        let was_ready = |pod: &&PodView| pod.is_ready || observed.looking.pods.contains_key(pod.uid());
+        let pods = version.pods().filter(was_ready).take(verdict::counters::MOST_PODS / 2);
+        pods.map(|pod| pod_to_read(pod, is_candidate)).collect()
+    };
+    let ask = Ask {
+        step_since: since,
+        counted_until: analysed.until(),
+        engine,
+        port,
+        path: metrics.path,
+        pods: [pods(observed, false), pods(version, true)].concat(),
+        metrics: analysis
+            .metrics
+            .iter()
+            .map(|metric| AskedMetric {
+                name: metric.name,
+                given: analysis::given(metric),
+                known: analysed.bound(metric.name),
+            })
+            .collect(),
+    };
+    (Some(ask), None)
+}
+
+fn pod_to_read(pod: &PodView, is_candidate: bool) -> PodToRead {
+    let running = pod.container(names::ENGINE).and_then(|engine| engine.state.running.as_ref());
+    let started = running.and_then(|running| running.started_at).or(pod.created());
+    PodToRead {
+        uid: pod.uid().to_owned(),
+        name: pod.name().to_owned(),
+        ip: pod.ip,
+        is_candidate,
+        is_ready: pod.is_ready,
+        started: started.map_or(0, |started| started.as_second()),
+    }
+}
