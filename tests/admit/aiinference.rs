@@ -607,7 +607,7 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
             ),
             case(
                 "gateway",
-                "is required by canary.match",
+                "is required by canary.match and canary.mirror",
                 json!({
                     "canary": {"image": "engine:2", "match": [{"header": "x-beta", "value": "1"}]},
                     "routeRef": {"name": "web"},
@@ -626,6 +626,18 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
                 "must not be set together with steps",
                 canary(json!({"weightPercent": 10, "steps": steps(&[20])})),
                 canary(json!({"steps": steps(&[20])})),
+            ),
+            case(
+                "gateway",
+                "is required by canary.match and canary.mirror",
+                json!({"canary": {"image": "engine:2", "mirror": true}, "routeRef": {"name": "web"}}),
+                canary(json!({"mirror": true})),
+            ),
+            case(
+                "canary.mirror",
+                "must not be set together with",
+                canary(json!({"mirror": true, "weightPercent": 10})),
+                canary(json!({"mirror": false, "weightPercent": 10})),
             ),
             case(
                 "canary.promotion",
@@ -675,7 +687,7 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
     assert_eq!(
         stored.data["spec"]["canary"],
         json!({
-            "image": "engine:2", "replicas": 1, "weightPercent": 0, "match": [], "promotion": "Manual",
+            "image": "engine:2", "replicas": 1, "weightPercent": 0, "match": [], "mirror": false, "promotion": "Manual",
             "approvedSteps": 0, "abort": false,
             "steps": [{"weightPercent": 10, "minSeconds": 300, "minRequests": 300, "approval": false}],
             "analysis": {

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::{Scene, ask_until, scaler::install_kind, within};
 
 pub mod contour;
+pub mod order;
 
 /// The kind HTTPRoute as the Gateway API has it in its standard channel.
 const KIND: &str = include_str!("../fixtures/gateway-api/httproutes.yaml");
@@ -102,8 +103,9 @@ async fn answering(routes: Api<DynamicObject>, seen: Arc<Mutex<Vec<Version>>>, a
 fn note(seen: &Mutex<Vec<Version>>, route: &DynamicObject) {
     let name = route.metadata.name.clone().unwrap_or_default();
     let generation = route.metadata.generation.unwrap_or_default();
+    let uid = &route.metadata.uid;
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    if seen.iter().any(|known| known.name == name && known.generation == generation) {
+    if seen.iter().any(|known| known.route.metadata.uid == *uid && known.generation == generation) {
         return;
     }
     let rules = route.data["spec"]["rules"].as_array().cloned().unwrap_or_default();

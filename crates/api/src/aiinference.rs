@@ -100,8 +100,9 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
          (self.canary.weightPercent == 0 && size(self.canary.steps) == 0)"
     ).message("or routeRef is required by canary.weightPercent and canary.steps")
         .field_path(".gateway").reason(Reason::FieldValueRequired),
-    validation = Rule::new("!has(self.canary) || has(self.gateway) || size(self.canary.match) == 0")
-        .message("is required by canary.match").field_path(".gateway").reason(Reason::FieldValueRequired),
+    validation = Rule::new(
+        "!has(self.canary) || has(self.gateway) || (size(self.canary.match) == 0 && !self.canary.mirror)"
+    ).message("is required by canary.match and canary.mirror").field_path(".gateway").reason(Reason::FieldValueRequired),
     validation = Rule::new(
         "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16"
     ).message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")

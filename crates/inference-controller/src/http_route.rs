@@ -87,7 +87,25 @@ pub(crate) struct Header {
 pub(crate) struct Filter {
     #[serde(rename = "type")]
     pub(crate) type_: String,
-    pub(crate) url_rewrite: UrlRewrite,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) url_rewrite: Option<UrlRewrite>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) request_mirror: Option<RequestMirror>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct RequestMirror {
+    pub(crate) backend_ref: MirrorRef,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MirrorRef {
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) port: i32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -128,7 +128,10 @@ pub struct ParentGateway {
     validation = Rule::new("self.weightPercent == 0 || size(self.steps) == 0")
         .message("must not be set together with steps").field_path(".weightPercent"),
     validation = Rule::new("self.promotion != 'Auto' || size(self.steps) > 0")
-        .message("must not be Auto without steps, whose end it waits for").field_path(".promotion")
+        .message("must not be Auto without steps, whose end it waits for").field_path(".promotion"),
+    validation = Rule::new(
+        "!self.mirror || (self.weightPercent == 0 && size(self.steps) == 0 && size(self.match) == 0)"
+    ).message("must not be set together with weightPercent, steps and match").field_path(".mirror")
 )]
 pub struct Canary {
     /// Location of the candidate's weights, as spec.modelSource. Default: as stable.
@@ -200,6 +203,11 @@ pub struct Canary {
     #[serde(default, rename = "match")]
     #[schemars(length(max = 4))]
     pub matches: Vec<HeaderMatch>,
+
+    /// Copies all requests of stable to the candidate once it is ready, and throws its answers away. It has the load of stable
+    /// then, so it needs as many replicas. Not together with weightPercent, steps, match and routeRef. Default: false.
+    #[serde(default)]
+    pub mirror: bool,
 
     /// Judges the candidate by the requests that it and stable answer, as their engines count them: a step ends when enough of
     /// them are good. Default: steps end by time and by approval alone.

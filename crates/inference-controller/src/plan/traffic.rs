@@ -128,8 +128,7 @@ pub(super) fn traffic(
         Seen { finding, ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed) };
     let promoted = status.and_then(|status| status.promoted_revision.as_deref());
     let decision = next(before, promoted, inference.spec.canary.as_ref(), &seen, now);
-    let rises = decision.share.weight > seen.route.unwrap_or_default().share.weight
-        || decision.share.matches && !seen.route.unwrap_or_default().share.matches;
+    let rises = decision.share.exceeds(seen.route.unwrap_or_default().share);
     let needs_endpoint = rises && observed.has_endpoint.is_none();
     // The list of endpoints follows the pods, or could not be read.
     let lacks_endpoint = rises && observed.has_endpoint == Some(false);
@@ -210,7 +209,7 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
     let serves = observed.candidate.as_ref().is_some_and(|version| version.pods().any(|pod| pod.is_ready));
     let stable_serves = observed.pods().any(|pod| pod.is_ready);
     let ends = observed.inference.spec.canary.as_ref().map_or(stable_serves, |canary| canary.abort);
-    let share = if serves && !ends { shared } else { Share { weight: 0, matches: false, ..shared } };
+    let share = if serves && !ends { shared } else { shared.without_requests() };
     let status = observed.inference.status.as_ref();
     let canary = status.and_then(|status| status.canary.clone());
     let (mut verdicts, unanswered) =
@@ -340,8 +339,7 @@ fn with_analysis(
 
 /// No more requests than it has.
 fn unraised(share: Share, seen: &Seen) -> Share {
-    let known = seen.route.unwrap_or_default().share;
-    Share { weight: share.weight.min(known.weight), matches: share.matches && known.matches, ..share }
+    share.at_most(seen.route.unwrap_or_default().share)
 }
 
 /// Whether this status decides something that the next reconcile has to do.

@@ -15,8 +15,8 @@ use super::state::{Route, Share};
 use crate::{
     engine::HTTP_PORT,
     http_route::{
-        BackendRef, Filter, GROUP, Header, HttpRoute, Match, ParentRef, Path, Rewrite, RouteParent,
-        RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
+        BackendRef, Filter, GROUP, Header, HttpRoute, Match, MirrorRef, ParentRef, Path, RequestMirror,
+        Rewrite, RouteParent, RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
     },
     names::{self, Track},
 };
@@ -63,13 +63,15 @@ pub(super) fn route(
             value: known.value.clone(),
         })
         .collect();
+    // Only of the requests that the versions share.
+    let copies = |header: Option<&Header>| (share.mirrors && header.is_none()).then(|| mirror(name));
     let rule = |prefix: &str, header: Option<&Header>, backend_refs: &[BackendRef]| Rule {
         name: None,
         matches: vec![Match {
             path: Path { type_: "PathPrefix".to_owned(), value: prefix.to_owned() },
             headers: header.into_iter().cloned().collect(),
         }],
-        filters: rewrite(prefix).into_iter().collect(),
+        filters: rewrite(prefix).into_iter().chain(copies(header)).collect(),
         backend_refs: backend_refs.to_vec(),
         timeouts: timeouts.clone(),
     };
@@ -98,7 +100,20 @@ fn prefixes(engine: Engine, gateway: &Gateway) -> Vec<String> {
 fn rewrite(prefix: &str) -> Option<Filter> {
     let root = ROOTS.into_iter().find(|root| prefix.ends_with(root) && prefix != *root)?;
     let path = Rewrite { type_: "ReplacePrefixMatch".to_owned(), replace_prefix_match: root.to_owned() };
-    Some(Filter { type_: "URLRewrite".to_owned(), url_rewrite: UrlRewrite { path } })
+    let url_rewrite = Some(UrlRewrite { path });
+    Some(Filter { type_: "URLRewrite".to_owned(), url_rewrite, request_mirror: None })
+}
+
+/// Without a percentage, which not every gateway keeps to.
+fn mirror(name: &str) -> Filter {
+    let backend_ref = MirrorRef {
+        group: String::new(),
+        kind: "Service".to_owned(),
+        name: names::service(name, Track::Canary),
+        port: HTTP_PORT,
+    };
+    let request_mirror = Some(RequestMirror { backend_ref });
+    Filter { type_: "RequestMirror".to_owned(), url_rewrite: None, request_mirror }
 }
 
 fn parents(gateway: &Gateway) -> Vec<ParentRef> {
@@ -123,6 +138,8 @@ pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
     let candidate = names::service(name, Track::Canary);
     let mut share = Share::default();
     for rule in &stored.spec.rules {
+        let mut mirrors = rule.filters.iter().filter_map(|filter| filter.request_mirror.as_ref());
+        share.mirrors |= mirrors.any(|mirror| mirror.backend_ref.name == candidate);
         let is_of_header = rule.matches.iter().any(|known| !known.headers.is_empty());
         for backend in rule.backend_refs.iter().filter(|backend| backend.name == candidate) {
             if is_of_header {
@@ -221,7 +238,8 @@ mod tests {
         let gateway = "{name: public, pathPrefixes: [/chat/v1, /v1/models], hostnames: [a]}";
         let route = rendered(gateway, "{image: 'e:2'}", Share::default());
         let replaced = |rule: &Rule| {
-            rule.filters.first().map(|filter| filter.url_rewrite.path.replace_prefix_match.clone())
+            let rewrite = rule.filters.first().and_then(|filter| filter.url_rewrite.clone());
+            rewrite.map(|rewrite| rewrite.path.replace_prefix_match)
         };
         let paths: Vec<_> =
             route.spec.rules.iter().map(|rule| (&*rule.matches[0].path.value, replaced(rule))).collect();
@@ -230,7 +248,7 @@ mod tests {
 
     #[test]
     fn headers_lead_to_the_candidate_before_the_share_is_drawn() {
-        let share = Share { weight: 30, matches: true, is_known: true };
+        let share = Share { weight: 30, matches: true, is_known: true, ..Share::default() };
         let route = rendered(GATEWAY, "{image: 'e:2', match: [{header: x-beta, value: '1'}]}", share);
         let [of_header, shared] = &route.spec.rules[..] else { panic!("{route:?}") };
         assert_eq!(of_header.matches[0].headers[0].name, "x-beta");
@@ -241,6 +259,24 @@ mod tests {
         let without = rendered(GATEWAY, "{image: 'e:2'}", Share::default());
         assert_eq!(weights(&without.spec.rules[0]), [("chat", 100)]);
         assert_eq!(seen("chat", Some(&without)).share, Share::default());
+    }
+
+    #[test]
+    fn copies_go_to_the_candidate_beside_what_the_path_needs() {
+        let gateway = "{name: public, hostnames: [a], pathPrefixes: [/chat/v1]}";
+        let share = Share { mirrors: true, is_known: true, ..Share::default() };
+        let route = rendered(gateway, "{image: 'e:2', mirror: true}", share);
+        let filters = serde_json::to_value(&route.spec.rules[0].filters).unwrap();
+        let path = json!({"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/v1"}});
+        let backend = json!({"group": "", "kind": "Service", "name": "chat-canary", "port": HTTP_PORT});
+        assert_eq!(
+            filters,
+            json!([
+                {"type": "URLRewrite", "urlRewrite": path},
+                {"type": "RequestMirror", "requestMirror": {"backendRef": backend}},
+            ])
+        );
+        assert_eq!(seen("chat", Some(&route)).share, share, "what is written is what is read");
     }
 
     /// Name and namespace of the reference, generation, and conditions.

@@ -97,13 +97,36 @@ pub(crate) struct Share {
     pub(crate) weight: i32,
     /// Requests with the headers of `canary.match`.
     pub(crate) matches: bool,
+    /// Copies of all requests, whose answers nobody gets.
+    pub(crate) mirrors: bool,
     /// The route knows its Service. A weight of 0 makes gateways get ready for it.
     pub(crate) is_known: bool,
 }
 
 impl Share {
     pub(super) fn has_requests(self) -> bool {
+        self.answers() || self.mirrors
+    }
+
+    /// Clients wait for its answers.
+    fn answers(self) -> bool {
         self.weight > 0 || self.matches
+    }
+
+    pub(super) fn without_requests(self) -> Self {
+        Self { weight: 0, matches: false, mirrors: false, ..self }
+    }
+
+    /// Whether it has more than that one.
+    pub(super) fn exceeds(self, before: Self) -> bool {
+        self.weight > before.weight || self.matches && !before.matches || self.mirrors && !before.mirrors
+    }
+
+    /// What both have.
+    pub(super) fn at_most(self, other: Self) -> Self {
+        let weight = self.weight.min(other.weight);
+        let (matches, mirrors) = (self.matches && other.matches, self.mirrors && other.mirrors);
+        Self { weight, matches, mirrors, ..self }
     }
 }
 
@@ -139,7 +162,10 @@ pub(crate) fn next(
     // A candidate that has replaced a promoted one in the spec leaves stable what it has.
     let is_kept = canary.is_some_and(|canary| !takes_back(before, canary));
     let kept = || promoted.filter(|promoted| is_kept && *promoted == seen.stable).map(str::to_owned);
-    Next { promoted: next.promoted.clone().or_else(kept), ..next }
+    // A route that names a candidate of which no status knows is that of a status that was lost.
+    let is_unknown = before.is_none() && !shared(seen).is_known;
+    let share = if is_unknown { Share::default() } else { next.share };
+    Next { promoted: next.promoted.clone().or_else(kept), share, ..next }
 }
 
 /// An abort while stable gets the version of the candidate.
@@ -203,7 +229,7 @@ fn decided(
         return rolled_back(before, seen, now);
     }
     if canary.abort {
-        let share = Share { weight: 0, matches: false, ..shared(seen) };
+        let share = without_requests(seen);
         let (step, step_started_at) = (0, None);
         let status = CanaryStatus { phase: Some(CanaryPhase::Aborted), step, step_started_at, ..before };
         let pods = if seen.candidate.exists { Wanted::Kept } else { Wanted::Replicas(canary.replicas) };
@@ -250,7 +276,7 @@ fn with_seen(status: CanaryStatus, share: Share, pods: Wanted, seen: &Seen, wait
 
 /// The candidate answers requests, and no pod of stable can.
 fn is_needed(seen: &Seen) -> bool {
-    let has_share = shared(seen).has_requests();
+    let has_share = shared(seen).answers();
     has_share && seen.candidate.has_endpoint && !seen.stable_has_endpoint && !seen.is_stopped
 }
 
@@ -313,7 +339,7 @@ fn rolled_back(before: CanaryStatus, seen: &Seen, now: Timestamp) -> Next {
 }
 
 fn without_requests(seen: &Seen) -> Share {
-    Share { weight: 0, matches: false, ..shared(seen) }
+    shared(seen).without_requests()
 }
 
 /// A step with its defaults.
@@ -430,11 +456,12 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -
     let has_all = seen.candidate.ready >= replicas;
     let is_ready = has_all && seen.candidate.has_endpoint;
     let known = shared(seen).is_known;
-    let matches = seen.candidate.has_endpoint
-        && known
-        && !canary.matches.is_empty()
-        && (has_all || shared(seen).matches);
-    let share = Share { weight: 0, matches, is_known: seen.route.is_some() && (known || is_ready) };
+    let stored = shared(seen);
+    let serves = seen.candidate.has_endpoint && known;
+    let matches = serves && !canary.matches.is_empty() && (has_all || stored.matches);
+    let mirrors = serves && canary.mirror && (has_all || stored.mirrors);
+    let is_known = seen.route.is_some() && (known || is_ready);
+    let share = Share { weight: 0, matches, mirrors, is_known };
     let pods = scaled(replicas, share, seen);
     let status = |phase, step| CanaryStatus { phase: Some(phase), step, ..before.clone() };
     if !is_ready {
@@ -461,7 +488,8 @@ fn share_of(step: Step, canary: &Canary, seen: &Seen) -> Share {
     let Route { share, is_accepted, .. } = seen.route.unwrap_or_default();
     let may_rise = is_accepted && share.is_known && seen.candidate.ready >= step.replicas;
     let weight = if may_rise { step.weight } else { step.weight.min(share.weight) };
-    Share { weight, matches: !canary.matches.is_empty() && share.is_known, is_known: seen.route.is_some() }
+    let (matches, is_known) = (!canary.matches.is_empty() && share.is_known, seen.route.is_some());
+    Share { weight, matches, is_known, ..Share::default() }
 }
 
 fn in_step(

@@ -133,7 +133,7 @@ impl World {
     /// What becomes of a route that is told this. Of somebody else's, only the weights are written.
     fn stored(&self, share: Share) -> Share {
         match self.route.is_foreign {
-            true => Share { matches: false, is_known: true, ..share },
+            true => Share { matches: false, mirrors: false, is_known: true, ..share },
             false => share,
         }
     }
@@ -141,7 +141,8 @@ impl World {
     fn check_share(&self, share: Share) {
         let before = self.route.share;
         assert!(share.weight == 0 || share.is_known, "a weight without the reference: {self:?}");
-        let gets_more = share.weight > before.weight || share.matches && !before.matches;
+        let gets_more = share.exceeds(before);
+        assert!(!share.mirrors || share.is_known, "copies without the reference: {self:?}");
         if gets_more {
             assert!(self.ready > 0, "I1: requests for a candidate without endpoint: {share:?} {self:?}");
             assert!(
@@ -409,7 +410,7 @@ fn a_fixed_share_stays_until_it_is_changed_or_approved() {
     let mut world =
         World::new(canary(&json!({"weightPercent": 30, "match": [{"header": "x-beta", "value": "1"}]})));
     world.go_on(5, 10);
-    let share = Share { weight: 30, matches: true, is_known: true };
+    let share = Share { weight: 30, matches: true, is_known: true, ..Share::default() };
     assert_eq!((world.phase(), world.route.share), (Some(CanaryPhase::Analysing), share));
     world.go_on(50, 600);
     assert_eq!((world.phase(), world.route.share), (Some(CanaryPhase::Analysing), share));
@@ -419,6 +420,33 @@ fn a_fixed_share_stays_until_it_is_changed_or_approved() {
     world.canary.as_mut().unwrap().approved_steps = 1;
     world.go_on(30, 10);
     assert_eq!((world.phase(), world.pods.clone()), (Some(CanaryPhase::Promoted), None));
+}
+
+/// Its pods may be ready before the first status is written. It has had no requests that have to end.
+#[test]
+fn a_candidate_that_is_as_new_as_its_object_does_not_begin_with_a_drain() {
+    let mut world = World::new(steps());
+    for _ in 0..5 {
+        world.reconcile(2);
+        world.accept();
+        world.come_up();
+    }
+    assert!(!world.route.share.is_known, "no status knows of it");
+    world.go_on(3, 1);
+    assert_eq!(world.phase(), Some(CanaryPhase::Analysing));
+}
+
+#[test]
+fn copies_begin_when_the_gateway_knows_the_candidate_and_end_before_its_pods() {
+    let mut world = World::new(canary(&json!({"mirror": true})));
+    world.go_on(6, 10);
+    let mirrored = Share { mirrors: true, is_known: true, ..Share::default() };
+    assert_eq!((world.phase(), world.route.share), (Some(CanaryPhase::Dark), mirrored));
+    world.stable_serves = false;
+    world.canary.as_mut().unwrap().abort = true;
+    world.go_on(2, 10);
+    assert_eq!(world.route.share, mirrored.without_requests(), "nobody waits for its answers");
+    assert_eq!(world.phase(), Some(CanaryPhase::Aborted));
 }
 
 /// The annotation `refresh` replaces its pods, one by one or all at once.
