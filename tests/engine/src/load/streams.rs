@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::client::{Client, Streamed, Target};
@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Tokens of each
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     tokens: u32,
+    /// The first ones are opened in so many seconds, so that they do not end together
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3_600))]
+    ramp_seconds: u32,
     /// So long new ones are opened; the last ones end later
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     seconds: u32,
@@ -79,14 +82,17 @@ const AFTER_A_FAILURE: Duration = Duration::from_millis(200);
 
 /// Ends with success whatever was counted, as a load.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Args { url, count, tokens, seconds, timeout_seconds } = args;
+    let Args { url, count, tokens, ramp_seconds, seconds, timeout_seconds } = args;
     let body = format!(r#"{{"prompt":"test","stream":true,"max_tokens":{tokens}}}"#);
     let patience = Duration::from_secs((*timeout_seconds).into());
     let client = Arc::new(Client::new(url.clone(), body, patience, false));
-    let (until, tokens) = (Instant::now() + Duration::from_secs((*seconds).into()), u64::from(*tokens));
+    let began = Instant::now();
+    let (until, tokens) = (began + Duration::from_secs((*seconds).into()), u64::from(*tokens));
+    let ramp = Duration::from_secs((*ramp_seconds).into());
     let mut slots = JoinSet::new();
-    for _ in 0..*count {
-        slots.spawn(one_after_the_other(Arc::clone(&client), tokens, until));
+    for number in 0..*count {
+        let from = began + ramp * number / *count;
+        slots.spawn(one_after_the_other(Arc::clone(&client), tokens, from, until));
     }
     let mut report = Report::default();
     while let Some(of_one) = slots.join_next().await {
@@ -96,8 +102,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn one_after_the_other(client: Arc<Client>, tokens: u64, until: Instant) -> Report {
+async fn one_after_the_other(client: Arc<Client>, tokens: u64, from: Instant, until: Instant) -> Report {
     let mut report = Report::default();
+    sleep_until(from).await;
     while Instant::now() < until {
         let began = Instant::now();
         match client.stream().await {

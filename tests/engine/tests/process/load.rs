@@ -16,6 +16,11 @@ use serde_json::{Value, json};
 
 use crate::scene::{Engine, VLLM, ask, until};
 
+/// Twenty requests, whatever comes back.
+pub(crate) fn requests(port: u16) {
+    assert_eq!(load(port, &["--timeout-seconds", "60"])["sent"], json!(20));
+}
+
 /// Twenty requests within a second.
 fn load(port: u16, more: &[&str]) -> Value {
     load_for("1", port, more)
