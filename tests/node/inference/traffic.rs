@@ -36,8 +36,8 @@ const STREAMS: u64 = 50;
 /// Tokens of a stream. Its service drains a little longer.
 const TOKENS: u64 = 40;
 const DRAINS: u64 = TOKENS + 5;
-/// New streams are opened so long: an abort with its drain, and a promotion with two.
-const STREAMS_SECONDS: u64 = 220;
+/// New streams are opened so long: an abort with its drain, and a promotion with its own.
+const STREAMS_SECONDS: u64 = 200;
 /// A promotion rolls two pods and then waits half a minute until requests of the candidate have ended.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(400);
 
@@ -251,8 +251,8 @@ async fn no_stream_is_cut(scene: &Scene<'_>, gateway: &str) {
         percents.iter().map(|percent| json!({ "weightPercent": percent, "minSeconds": 10 })).collect()
     };
     change(scene, "streams", json!({ "canary": { "env": engine(7, ""), "steps": steps(&[10, 50]) } })).await;
-    until_share_of(scene, "streams", 50).await;
-    // Streams of the candidate are open.
+    // Half of the streams that were opened in the last 10 s are those of the candidate.
+    until_phase_of(scene, "streams", CanaryPhase::AwaitingApproval, within()).await;
     change(scene, "streams", json!({ "canary": { "abort": true } })).await;
     until_phase_of(scene, "streams", CanaryPhase::Aborted, within()).await;
     let removed = Patch::Merge(json!({ "spec": { "canary": null } }));
