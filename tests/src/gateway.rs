@@ -10,15 +10,13 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, WatchEvent, WatchParams},
 };
+use local_cluster::gateway::HTTP_ROUTES;
 use serde_json::{Value, json};
 
 use crate::{Scene, ask_until, scaler::install_kind, within};
 
 pub mod contour;
 pub mod order;
-
-/// The kind HTTPRoute as the Gateway API has it in its standard channel.
-const KIND: &str = include_str!("../fixtures/gateway-api/httproutes.yaml");
 
 /// Ends with its test.
 pub struct Gateway {
@@ -55,7 +53,7 @@ pub fn routes(scene: &Scene<'_>) -> Api<DynamicObject> {
 }
 
 pub async fn install(scene: &Scene<'_>) {
-    let crd: Value = serde_saphyr::from_str(KIND).expect("a CRD");
+    let crd: Value = serde_saphyr::from_str(HTTP_ROUTES).expect("a CRD");
     install_kind(scene, &crd).await;
     // The API server prepares the storage of a new kind.
     let routes = routes(scene);

@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
 
 mod agents;
+mod gateway;
 mod status;
 mod table;
 mod up;

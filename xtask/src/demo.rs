@@ -1,15 +1,51 @@
 //! `cargo xtask demo`: builds the demos and runs one. What is shown, and how, is in `tests/demo`.
 
-use std::process::Command;
+use std::{ffi::OsStr, process::Command};
 
-use crate::steps::{
-    PassedOn, build_programs, cargo, succeed, target_folder, without_cargos_variables, workspace,
+use crate::{
+    images,
+    steps::{PassedOn, build_programs, cargo, succeed, target_folder, without_cargos_variables, workspace},
 };
 
+/// The one that runs containers.
+const ON_REAL_NODES: &str = "canary";
+/// What needs no cluster.
+const WITHOUT_A_CLUSTER: [&str; 2] = ["--draw", "--help"];
+
 pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
+    let needs_images = needs_images(&args.args);
+    if needs_images {
+        // Before minutes are spent on builds.
+        local_cluster::real::check()?;
+    }
     build_programs()?;
     succeed(&mut cargo(["build", "--locked", "--package", "demo"]))?;
     let mut demo = Command::new(target_folder()?.join("debug/demo"));
     without_cargos_variables(&mut demo);
-    succeed(demo.current_dir(workspace()).args(&args.args))
+    demo.current_dir(workspace()).args(&args.args);
+    if needs_images {
+        demo.arg("--images").arg(images::build_dev()?.path);
+    }
+    succeed(&mut demo)
+}
+
+fn needs_images<Arg: AsRef<OsStr>>(args: &[Arg]) -> bool {
+    let Some((first, others)) = args.split_first() else { return false };
+    let is_quick = |arg: &Arg| WITHOUT_A_CLUSTER.iter().any(|known| arg.as_ref() == *known);
+    first.as_ref() == ON_REAL_NODES && !others.iter().any(is_quick)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_demo_on_real_nodes_builds_images_and_not_to_draw() {
+        assert!(needs_images(&["canary"]) && needs_images(&["canary", "--out", "docs"]));
+        for args in
+            [&["node-death"][..], &["canary", "--draw", "docs/canary.json"], &["canary", "--help"], &[]]
+        {
+            assert!(!needs_images(args), "{args:?}");
+        }
+    }
 }

@@ -45,7 +45,7 @@ enum Command {
     Ci,
     /// Builds an OCI image of each program, and prints the size of each
     Images(images::Args),
-    /// Makes a node fail and shows what happens, second by second, as text and as a picture
+    /// Makes a node fail, the load rise or a new version come, and shows it second by second, as text and as a picture
     Demo(PassedOn),
     /// What autoscalers would have done with past arrivals: waits and replica-minutes, as a table
     Replay(PassedOn),

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     time::{Duration, Instant},
@@ -21,6 +22,7 @@ use crate::{
     machine::{
         files::tail,
         network::node_name,
+        ports::free_port,
         process::{Identity, Ledger, SUPERVISOR},
     },
     real,
@@ -221,6 +223,14 @@ impl Cluster {
     /// [`crate::HUB_ADDRESS`].
     pub async fn start_service(&self, service: Service) -> Result<()> {
         self.expect_done("start a service", &Request::AddService(service)).await
+    }
+
+    /// Lets programs of this machine reach an address in the network of real nodes, and returns where.
+    pub async fn start_relay(&self, name: &str, to: SocketAddr) -> Result<SocketAddr> {
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let request = Request::AddRelay { name: name.to_owned(), listen, to };
+        self.expect_done("start a relay", &request).await?;
+        Ok(listen)
     }
 
     /// Makes an image, given as a folder in OCI image layout, known to the real nodes under this name.

@@ -121,6 +121,11 @@ impl Folder {
         self.root.join("Corefile")
     }
 
+    /// What Contour and Envoy start with. It is there if the cluster has a Gateway.
+    pub fn gateway(&self) -> PathBuf {
+        self.root.join("gateway")
+    }
+
     /// etcd's working directory: it makes its sockets there.
     pub(crate) fn etcd(&self) -> PathBuf {
         self.root.join("etcd")

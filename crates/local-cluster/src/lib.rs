@@ -10,7 +10,7 @@
 //! [`real`] nodes run containers beside them. For a cluster that exists ([`ClusterSpec::existing`]) the supervisor
 //! holds controllers alone.
 //!
-//! The crate depends on no custom kind: CRDs, roles and samples are files that it is given. It contains how controllers
+//! The crate depends on no custom kind of this project: CRDs, roles and samples are files that it is given. It contains how controllers
 //! are deployed and started ([`Controller`]), and the stages of the simulation name the containers of their pods.
 //! Without real nodes it needs no root and keeps nothing outside its cache and state folders. Real nodes also have
 //! control groups, which end with the nodes.
@@ -33,6 +33,7 @@
 //! - `api_server/audit.rs`: the audit log as values.
 //! - `controller.rs`: runs a controller with the rights of its deployment.
 //! - `controller/admin.rs`: asks the admin server of a controller.
+//! - `gateway.rs`: Contour and Envoy before the cluster.
 //! - `simulation.rs`: how simulated pods behave.
 //! - `simulation/nodes.rs`: the simulated nodes.
 //! - `simulation/pod_logs.rs`: serves the logs of simulated pods, those of trainers in the form of ms-swift.
@@ -47,6 +48,7 @@ pub mod control_plane;
 pub mod controller;
 mod error;
 mod folder;
+pub mod gateway;
 mod machine;
 pub mod real;
 pub mod simulation;

@@ -14,6 +14,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io,
+    net::SocketAddr,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     sync::{
@@ -35,7 +36,7 @@ use tracing::{info, warn};
 use crate::{
     ClusterSpec, ComponentState, ComponentStatus, Error, Folder, Phase, Result, Status,
     control_plane::{
-        command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, POD_LOGS, SCHEDULER},
+        command_lines::{self, API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, POD_LOGS, SCHEDULER},
         credentials,
     },
     explained,
@@ -261,6 +262,7 @@ async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
         Request::Status => return Reply::Status(supervisor.status()),
         Request::AddController(controller) => add_controller(supervisor, controller).await,
         Request::AddService(service) => add_service(supervisor, service),
+        Request::AddRelay { name, listen, to } => add_relay(supervisor, &name, listen, to),
         Request::Link { node, up } => set_link(supervisor, &node, up),
         Request::Containerd { node, runs } => set_containerd(supervisor, &node, runs),
         Request::Component { name, order } => order_component(supervisor, &name, order).await,
@@ -287,6 +289,14 @@ fn add_service(supervisor: &Supervisor, service: Service) -> Result<()> {
     let working_dir = supervisor.folder.root().to_owned();
     let command = CommandLine { program, args, env, working_dir, network: None };
     supervisor.start_in_hub(&name, move || Ok(command.clone()));
+    Ok(())
+}
+
+fn add_relay(supervisor: &Supervisor, name: &str, listen: SocketAddr, to: SocketAddr) -> Result<()> {
+    supervisor.refuse_known(name)?;
+    let network = hub::network(&supervisor.folder)?;
+    let relay = command_lines::relay(&supervisor.folder, &supervisor.launcher, listen, to, &network);
+    supervisor.start(name, move || Ok(relay.clone()));
     Ok(())
 }
 

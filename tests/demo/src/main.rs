@@ -1,9 +1,11 @@
-//! `cargo xtask demo`: makes a node fail, or the load rise, and shows what happens, second by second.
+//! `cargo xtask demo`: makes a node fail, the load rise, or a new version come, and shows what happens, second by second.
 //!
 //! A demo asserts nothing, the tests do: it prints and draws what it observed in the API, and fails only if the end that
 //! it waits for does not come in time.
 #![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
 
+mod canary;
+mod chart;
 mod files;
 mod node_death;
 mod scaling;
@@ -16,13 +18,15 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(
     name = "cargo xtask demo",
-    about = "Shows what happens when a node fails or the load rises, second by second"
+    about = "Shows what happens when a node fails, the load rises or a new version comes, second by second"
 )]
 enum Command {
     /// A node dies under one of two replicas of an AIInference
     NodeDeath(node_death::Args),
     /// A burst of load meets an AIScaler and a HorizontalPodAutoscaler side by side
     Scaling(scaling::Args),
+    /// A bad version of a model and then a good one get a share of its requests (Linux, as root)
+    Canary(canary::Args),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +48,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::NodeDeath(args) => tokio.block_on(node_death::run(args)),
         Command::Scaling(args) => tokio.block_on(scaling::run(args)),
+        Command::Canary(args) => tokio.block_on(canary::run(args)),
     }
 }
 

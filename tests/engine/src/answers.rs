@@ -1,6 +1,7 @@
 //! What the ports answer: the engine's own paths for probes, metrics and inference, and `/model` for tests.
 
 mod restricted;
+mod stream;
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +29,7 @@ use tokio::{
 use crate::{
     behaviour::{Behaviour, Fault},
     invocation::{Engine, Invocation},
-    metrics::{self, Counters},
+    metrics::{self, Buckets, Counters, End},
     model::Model,
 };
 
@@ -59,8 +60,8 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    pub(crate) fn new(model: Model, names: Vec<String>) -> Self {
-        Self { model, models: names.into_iter().map(|name| (name, Counters::default())).collect() }
+    pub(crate) fn new(model: Model, names: Vec<String>, buckets: Buckets) -> Self {
+        Self { model, models: names.into_iter().map(|name| (name, Counters::new(buckets))).collect() }
     }
 }
 
@@ -206,7 +207,7 @@ async fn chat(State(serving): State<Arc<Serving>>, body: Bytes) -> Response {
     .await
 }
 
-async fn completed(serving: &Serving, body: &[u8], choice: impl FnOnce(&Value) -> Value) -> Response {
+async fn completed(serving: &Arc<Serving>, body: &[u8], choice: impl FnOnce(&Value) -> Value) -> Response {
     let Ok(request) = serde_json::from_slice::<Value>(body) else {
         return serving.refuse(StatusCode::BAD_REQUEST, "the body is no JSON");
     };
@@ -215,6 +216,9 @@ async fn completed(serving: &Serving, body: &[u8], choice: impl FnOnce(&Value) -
         && wanted != served
     {
         return serving.refuse(StatusCode::NOT_FOUND, &format!("the model `{wanted}` does not exist"));
+    }
+    if request["stream"] == true {
+        return stream::answer(serving, &request);
     }
     answer(serving, serving.name(), choice(&request)).await
 }
@@ -250,13 +254,14 @@ async fn answer(serving: &Serving, model: &str, choice: Value) -> Response {
     let _runs = Counted::begin(&counters.running);
     let began = Instant::now();
     sleep(*answer).await;
-    let ended = counters.failed.load(Ordering::Relaxed) + counters.succeeded.load(Ordering::Relaxed) + 1;
-    let is_failed = serving.behaviour.fault.is_some_and(|fault| fault.fails(ended));
-    counters.ended(is_failed, began.elapsed());
+    counters.first_token(began.elapsed());
+    let ended = counters.all_ended() + 1;
+    let end = serving.behaviour.fault.map_or(End::Stop, |fault| fault.end(ended));
+    counters.ended(end, began.elapsed());
     if serving.behaviour.fault == Some(Fault::CrashAfterRequests { number: ended }) {
         serving.crashes.notify_one();
     }
-    if is_failed {
+    if end == End::Error {
         return (
             StatusCode::INTERNAL_SERVER_ERROR,
             Json(json!({ "error": "as the test wants", "pod": pod })),
@@ -267,16 +272,16 @@ async fn answer(serving: &Serving, model: &str, choice: Value) -> Response {
 }
 
 /// A request in flight; also one whose client went away is counted down.
-struct InFlight<'a>(&'a watch::Sender<u64>);
+struct InFlight(watch::Sender<u64>);
 
-impl<'a> InFlight<'a> {
-    fn begin(count: &'a watch::Sender<u64>) -> Self {
+impl InFlight {
+    fn begin(count: &watch::Sender<u64>) -> Self {
         count.send_modify(|count| *count += 1);
-        Self(count)
+        Self(count.clone())
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }

@@ -4,12 +4,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
+use crate::metrics::{Buckets, End};
+
 #[derive(Debug, PartialEq)]
 pub(crate) struct Behaviour {
     /// `ENGINE_LOAD_SECONDS`: after the model was read, before anything is served.
     pub(crate) load: Duration,
     /// `ENGINE_ANSWER_MILLISECONDS`: what an answer takes.
     pub(crate) answer: Duration,
+    /// `ENGINE_TOKEN_MILLISECONDS`: what each token takes of an answer that is streamed.
+    pub(crate) token: Duration,
+    /// `ENGINE_BUCKETS=other`: histograms without an end of a bucket that vLLM has.
+    pub(crate) buckets: Buckets,
     /// `ENGINE_SLOTS`: requests that run at a time; `None`: all.
     pub(crate) slots: Option<usize>,
     /// `ENGINE_DRAIN_SECONDS`, instead of the value in the arguments.
@@ -42,6 +48,8 @@ pub(crate) enum Fault {
     WorkerKilledAfter(Duration),
     /// `error-share:PERCENT`: so many of the requests that it works on end with 500, at even distances.
     ErrorShare { percent: u64 },
+    /// `repetition-share:PERCENT`: so many of them end because the engine has found a repetition.
+    RepetitionShare { percent: u64 },
     /// `crash-after-requests:NUMBER`: ends with 1 when it has answered so many.
     CrashAfterRequests { number: u64 },
     /// `allocate:MEBIBYTES`: takes that much memory while it loads.
@@ -54,10 +62,18 @@ impl Behaviour {
             Some(text) => amount(&text, unit).with_context(|| format!("{name}={text}")).map(Some),
             None => Ok(None),
         };
+        let token = duration("ENGINE_TOKEN_MILLISECONDS", Duration::from_millis(1))?;
+        let buckets = match variable("ENGINE_BUCKETS").as_deref() {
+            None | Some("") => Buckets::Vllm,
+            Some("other") => Buckets::Other,
+            Some(text) => bail!("ENGINE_BUCKETS={text}: not other"),
+        };
         let answer = duration("ENGINE_ANSWER_MILLISECONDS", Duration::from_millis(1))?;
         Ok(Self {
             load: duration("ENGINE_LOAD_SECONDS", SECOND)?.unwrap_or_default(),
             answer: answer.unwrap_or(Duration::from_millis(20)),
+            token: token.unwrap_or(Duration::from_millis(20)),
+            buckets,
             slots: match variable("ENGINE_SLOTS") {
                 Some(text) => Some(slots(&text).with_context(|| format!("ENGINE_SLOTS={text}"))?),
                 None => None,
@@ -77,18 +93,22 @@ impl Behaviour {
 }
 
 impl Fault {
-    /// Whether the request of this number, counted from 1, fails.
-    pub(crate) fn fails(self, number: u64) -> bool {
+    /// How the request of this number ends, counted from 1.
+    pub(crate) fn end(self, number: u64) -> End {
+        let is_one_of = |percent: u64| number * percent / 100 > (number - 1) * percent / 100;
         match self {
-            Self::ErrorShare { percent } => number * percent / 100 > (number - 1) * percent / 100,
-            Self::Fail
+            Self::ErrorShare { percent } if is_one_of(percent) => End::Error,
+            Self::RepetitionShare { percent } if is_one_of(percent) => End::Repetition,
+            Self::ErrorShare { .. }
+            | Self::RepetitionShare { .. }
+            | Self::Fail
             | Self::Hang
             | Self::CrashAfter(_)
             | Self::CrashAfterRequests { .. }
             | Self::NotReadyAfter(_)
             | Self::BrokenModel
             | Self::WorkerKilledAfter(_)
-            | Self::Allocate { .. } => false,
+            | Self::Allocate { .. } => End::Stop,
         }
     }
 }
@@ -112,6 +132,9 @@ fn fault(text: &str) -> anyhow::Result<Fault> {
         ("error-share", percent) => {
             Fault::ErrorShare { percent: percent.parse().context("not a whole percent")? }
         }
+        ("repetition-share", percent) => {
+            Fault::RepetitionShare { percent: percent.parse().context("not a whole percent")? }
+        }
         ("crash-after-requests", number) => {
             Fault::CrashAfterRequests { number: number.parse().context("not a number of requests")? }
         }
@@ -120,7 +143,8 @@ fn fault(text: &str) -> anyhow::Result<Fault> {
         }
         _ => bail!(
             "none of fail, hang, crash-after:SECONDS, not-ready-after:SECONDS, broken-model, \
-             worker-killed-after:SECONDS, error-share:PERCENT, crash-after-requests:NUMBER, allocate:MEBIBYTES"
+             worker-killed-after:SECONDS, error-share:PERCENT, repetition-share:PERCENT, crash-after-requests:NUMBER, \
+             allocate:MEBIBYTES"
         ),
     };
     Ok(fault)
@@ -163,6 +187,7 @@ mod tests {
             ("broken-model", Some(Fault::BrokenModel)),
             ("worker-killed-after:1", Some(Fault::WorkerKilledAfter(second))),
             ("error-share:5", Some(Fault::ErrorShare { percent: 5 })),
+            ("repetition-share:5", Some(Fault::RepetitionShare { percent: 5 })),
             ("crash-after-requests:100", Some(Fault::CrashAfterRequests { number: 100 })),
             ("allocate:64", Some(Fault::Allocate { mebibytes: 64 })),
             ("", None),
@@ -173,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_share_of_the_requests_fails_at_even_distances() {
-        let fails = |percent: u64, number: u64| Fault::ErrorShare { percent }.fails(number);
+        let fails = |percent: u64, number: u64| Fault::ErrorShare { percent }.end(number) == End::Error;
         let failed: Vec<u64> = (1..=60).filter(|number| fails(5, *number)).collect();
         assert_eq!(failed, [20, 40, 60]);
         assert!((1..=10).all(|number| fails(100, number) && !fails(0, number)));
@@ -189,6 +214,7 @@ mod tests {
             ("ENGINE_DRAIN_SECONDS", "long"),
             ("ENGINE_SLOTS", "0"),
             ("ENGINE_SLOTS", "many"),
+            ("ENGINE_BUCKETS", "others"),
         ] {
             assert!(parsed(&[(name, value)]).is_err(), "{name}={value}");
         }

@@ -177,6 +177,7 @@ async fn load(serving: &Arc<Serving>) -> anyhow::Result<Vec<u8>> {
             Fault::CrashAfter(_)
             | Fault::CrashAfterRequests { .. }
             | Fault::ErrorShare { .. }
+            | Fault::RepetitionShare { .. }
             | Fault::NotReadyAfter(_)
             | Fault::BrokenModel
             | Fault::WorkerKilledAfter(_),
@@ -185,7 +186,7 @@ async fn load(serving: &Arc<Serving>) -> anyhow::Result<Vec<u8>> {
     }
     sleep(serving.behaviour.load).await;
     // Only this sets it, and only once.
-    let _ = serving.loaded.set(Loaded::new(model, models));
+    let _ = serving.loaded.set(Loaded::new(model, models, serving.behaviour.buckets));
     Ok(held)
 }
 
@@ -225,6 +226,7 @@ async fn fail_later(serving: &Serving) -> anyhow::Result<ExitCode> {
             | Fault::Hang
             | Fault::BrokenModel
             | Fault::ErrorShare { .. }
+            | Fault::RepetitionShare { .. }
             | Fault::Allocate { .. },
         )
         | None => std::future::pending().await,

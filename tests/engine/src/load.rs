@@ -6,6 +6,7 @@
 
 mod client;
 mod report;
+pub(crate) mod streams;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 

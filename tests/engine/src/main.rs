@@ -27,7 +27,7 @@ use invocation::Invocation;
 
 const USAGE: &str =
     "test-engine: called with the arguments of vLLM, Triton or TGI it behaves like that engine;
-`test-engine load --help` describes how to put load on one";
+`test-engine load --help` and `test-engine streams --help` describe how to put load on one";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         // It ends when it is killed.
         Some("worker") => tokio.block_on(std::future::pending()),
         Some("load") => tokio.block_on(load::run(&load::Args::parse_from(&arguments))),
+        Some("streams") => tokio.block_on(load::streams::run(&load::streams::Args::parse_from(&arguments))),
         _ => tokio.block_on(serve(&arguments)),
     };
     // A model that is still being read must not delay the end.

@@ -8,32 +8,78 @@ use std::{
 use crate::invocation::Engine;
 
 /// What is counted for one model.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) waiting: AtomicU64,
     pub(crate) running: AtomicU64,
-    pub(crate) succeeded: AtomicU64,
-    /// By the engine, while it worked on them.
-    pub(crate) failed: AtomicU64,
     pub(crate) refused: AtomicU64,
-    /// Of requests that ended, until their end.
-    times: Times,
+    /// Requests that it worked on, by how they ended.
+    ended: [AtomicU64; ENDS.len()],
+    /// Until the first token.
+    first_token: Times,
+    /// Until the end.
+    whole_request: Times,
+}
+
+/// How a request ends that the engine works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Stop,
+    /// The client hung up.
+    Abort,
+    Error,
+    Repetition,
+}
+
+/// In the order of the counters.
+const ENDS: [End; 4] = [End::Stop, End::Abort, End::Error, End::Repetition];
+
+impl End {
+    /// As newer versions of vLLM call it.
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Abort => "abort",
+            Self::Error => "error",
+            Self::Repetition => "repetition",
+        }
+    }
 }
 
 /// Of each answer.
 const TOKENS: u64 = 10;
 
 /// Ends of buckets in milliseconds, of vLLM's histogram of whole requests.
-const BOUNDS: [u64; 12] = [10, 50, 100, 300, 500, 800, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000];
+const OF_REQUESTS: &[u64] = &[10, 50, 100, 300, 500, 800, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000];
+/// Of its histogram of first tokens.
+const OF_FIRST_TOKENS: &[u64] =
+    &[1, 5, 10, 20, 40, 60, 80, 100, 250, 500, 750, 1_000, 2_500, 5_000, 7_500, 10_000, 20_000];
+/// Of an engine that has none in common with vLLM.
+const OTHERS: &[u64] = &[15, 150, 1_500, 15_000];
+
+/// Which buckets an engine has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Buckets {
+    #[default]
+    Vllm,
+    Other,
+}
 
 /// How many took at most so long; the last one counts all.
-#[derive(Debug, Default)]
-struct Times([AtomicU64; BOUNDS.len() + 1]);
+#[derive(Debug)]
+struct Times {
+    bounds: &'static [u64],
+    counts: Vec<AtomicU64>,
+}
 
 impl Times {
+    fn new(bounds: &'static [u64]) -> Self {
+        Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::default()).collect() }
+    }
+
     fn note(&self, took: Duration) {
-        let ends = BOUNDS.iter().map(|end| Duration::from_millis(*end)).chain([Duration::MAX]);
-        for (end, count) in ends.zip(&self.0) {
+        let ends = self.bounds.iter().map(|end| Duration::from_millis(*end)).chain([Duration::MAX]);
+        for (end, count) in ends.zip(&self.counts) {
             if took <= end {
                 count.fetch_add(1, Ordering::Relaxed);
             }
@@ -42,21 +88,55 @@ impl Times {
 
     /// Labels and counts.
     fn buckets(&self) -> Vec<(String, u64)> {
-        let ends = BOUNDS.iter().map(|end| (*end as f64 / 1_000.0).to_string()).chain(["+Inf".to_owned()]);
-        ends.zip(&self.0)
+        let ends =
+            self.bounds.iter().map(|end| (*end as f64 / 1_000.0).to_string()).chain(["+Inf".to_owned()]);
+        ends.zip(&self.counts)
             .map(|(end, count)| (format!("le=\"{end}\""), count.load(Ordering::Relaxed)))
             .collect()
+    }
+
+    fn all(&self) -> u64 {
+        self.counts.last().map_or(0, |count| count.load(Ordering::Relaxed))
     }
 }
 
 impl Counters {
-    pub(crate) fn ended(&self, is_failed: bool, took: Duration) {
-        if is_failed {
-            self.failed.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.succeeded.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn new(buckets: Buckets) -> Self {
+        let (first_token, whole_request) = match buckets {
+            Buckets::Vllm => (OF_FIRST_TOKENS, OF_REQUESTS),
+            Buckets::Other => (OTHERS, OTHERS),
+        };
+        Self {
+            waiting: AtomicU64::default(),
+            running: AtomicU64::default(),
+            refused: AtomicU64::default(),
+            ended: Default::default(),
+            first_token: Times::new(first_token),
+            whole_request: Times::new(whole_request),
         }
-        self.times.note(took);
+    }
+
+    /// How many have ended.
+    pub(crate) fn all_ended(&self) -> u64 {
+        self.ended.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(crate) fn first_token(&self, took: Duration) {
+        self.first_token.note(took);
+    }
+
+    pub(crate) fn ended(&self, end: End, took: Duration) {
+        for (known, count) in ENDS.iter().zip(&self.ended) {
+            if *known == end {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.whole_request.note(took);
+    }
+
+    fn of(&self, end: End) -> u64 {
+        let mut counts = ENDS.iter().zip(&self.ended);
+        counts.find(|(known, _)| **known == end).map_or(0, |(_, count)| count.load(Ordering::Relaxed))
     }
 }
 
@@ -102,23 +182,22 @@ fn one(name: &'static str, kind: &'static str, value: u64) -> Metric {
     Metric { name, kind, series: vec![("", String::new(), value)] }
 }
 
-fn histogram(name: &'static str, times: &Times, count: u64) -> Metric {
+fn histogram(name: &'static str, times: &Times) -> Metric {
     let mut series: Vec<_> =
         times.buckets().into_iter().map(|(label, count)| ("_bucket", label, count)).collect();
-    series.push(("_count", String::new(), count));
+    series.push(("_count", String::new(), times.all()));
     Metric { name, kind: "histogram", series }
 }
 
 fn metrics(engine: &Engine, counters: &Counters) -> Vec<Metric> {
-    let Counters { waiting, running, succeeded, failed, refused, times } = counters;
-    let [waiting, running, succeeded, failed, refused] =
-        [waiting, running, succeeded, failed, refused].map(|count| count.load(Ordering::Relaxed));
-    let ended = succeeded + failed;
+    let Counters { waiting, running, refused, ended: _, first_token, whole_request } = counters;
+    let [waiting, running, refused] = [waiting, running, refused].map(|count| count.load(Ordering::Relaxed));
+    let (failed, ended) = (counters.of(End::Error), counters.all_ended());
+    let succeeded = ended - failed;
     match engine {
         Engine::Vllm => {
-            let by_reason = [("stop", succeeded), ("length", 0), ("abort", 0), ("error", failed)];
             let by_reason =
-                by_reason.map(|(reason, count)| ("", format!("finished_reason=\"{reason}\""), count));
+                ENDS.map(|end| ("", format!("finished_reason=\"{}\"", end.reason()), counters.of(end)));
             vec![
                 one("vllm:num_requests_running", "gauge", running),
                 one("vllm:num_requests_waiting", "gauge", waiting),
@@ -126,7 +205,8 @@ fn metrics(engine: &Engine, counters: &Counters) -> Vec<Metric> {
                 one("vllm:num_preemptions_total", "counter", 0),
                 Metric { name: "vllm:request_success_total", kind: "counter", series: by_reason.into() },
                 one("vllm:generation_tokens_total", "counter", succeeded * TOKENS),
-                histogram("vllm:e2e_request_latency_seconds", times, ended),
+                histogram("vllm:time_to_first_token_seconds", first_token),
+                histogram("vllm:e2e_request_latency_seconds", whole_request),
             ]
         }
         Engine::Triton(_) => vec![
@@ -142,7 +222,7 @@ fn metrics(engine: &Engine, counters: &Counters) -> Vec<Metric> {
             one("tgi_request_count", "counter", ended + refused),
             one("tgi_request_success", "counter", succeeded),
             one("tgi_request_failure", "counter", failed),
-            histogram("tgi_request_duration", times, ended),
+            histogram("tgi_request_duration", whole_request),
         ],
     }
 }
@@ -154,7 +234,7 @@ mod tests {
 
     #[test]
     fn each_metric_has_one_type_and_a_row_per_model() {
-        let counters = Counters::default();
+        let counters = Counters::new(Buckets::Vllm);
         let engine = Engine::Triton(Triton::default());
         let text = text(&engine, [("a", &counters), ("b", &counters)].into_iter());
         assert!(
@@ -170,9 +250,9 @@ mod tests {
 
     #[test]
     fn finished_requests_are_the_count_of_a_histogram() {
-        let counters = Counters::default();
-        for (is_failed, milliseconds) in [(false, 20), (false, 400), (true, 400)] {
-            counters.ended(is_failed, Duration::from_millis(milliseconds));
+        let counters = Counters::new(Buckets::Vllm);
+        for (end, milliseconds) in [(End::Stop, 20), (End::Stop, 400), (End::Error, 400)] {
+            counters.ended(end, Duration::from_millis(milliseconds));
         }
         let of_tgi = text(&Engine::Tgi, std::iter::once(("", &counters)));
         for line in [

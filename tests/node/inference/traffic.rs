@@ -7,8 +7,8 @@ use api::{
     aiinference::{AIInference, traffic::CanaryPhase},
     conditions,
 };
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tests::{
     Scene,
@@ -17,7 +17,7 @@ use tests::{
         routes,
     },
     inference::{change, create, until_ready},
-    real, wait_for, within,
+    real, wait_for, wait_until_gone, within,
 };
 use tokio::time::Instant;
 
@@ -31,6 +31,13 @@ use crate::{
 const RATE: u64 = 40;
 /// Two steps, a rollout of two pods, and the drain.
 const GOOD_SECONDS: u64 = 150;
+/// Streams that are open at any time, one token per second of each.
+const STREAMS: u64 = 50;
+/// Tokens of a stream. Its service drains a little longer.
+const TOKENS: u64 = 40;
+const DRAINS: u64 = TOKENS + 5;
+/// New streams are opened so long: an abort with its drain, and a promotion with its own.
+const STREAMS_SECONDS: u64 = 200;
 /// A promotion rolls two pods and then waits half a minute until requests of the candidate have ended.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(400);
 
@@ -54,11 +61,13 @@ async fn requests_through_envoy_follow_the_shares_and_a_bad_version_is_taken_bac
     a_version_that_fails_is_taken_back(&scene, &url).await;
     a_version_that_crashes_gets_no_more_requests(&scene, &url).await;
     a_good_version_becomes_stable_without_a_failed_request(&scene, &url).await;
+    no_stream_is_cut(&scene, &contour.url()).await;
 }
 
 fn engine(revision: u64, fault: &str) -> Value {
     let answer = "100";
     json!([
+        { "name": "ENGINE_TOKEN_MILLISECONDS", "value": "1000" },
         { "name": "ENGINE_REVISION", "value": revision.to_string() },
         { "name": "ENGINE_ANSWER_MILLISECONDS", "value": answer },
         { "name": "ENGINE_FAULT", "value": fault },
@@ -75,8 +84,12 @@ async fn start_load(scene: &Scene<'_>, name: &str, url: &str, seconds: u64) {
 }
 
 async fn until_phase(scene: &Scene<'_>, phase: CanaryPhase, within: Duration) -> AIInference {
+    until_phase_of(scene, "chat", phase, within).await
+}
+
+async fn until_phase_of(scene: &Scene<'_>, name: &str, phase: CanaryPhase, within: Duration) -> AIInference {
     let what = format!("{phase:?}");
-    wait_for(&scene.api::<AIInference>(), "chat", &what, within, |inference: &AIInference| {
+    wait_for(&scene.api::<AIInference>(), name, &what, within, |inference: &AIInference| {
         let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
         canary.is_some_and(|canary| canary.phase == Some(phase))
     })
@@ -84,8 +97,12 @@ async fn until_phase(scene: &Scene<'_>, phase: CanaryPhase, within: Duration) ->
 }
 
 async fn until_share(scene: &Scene<'_>, percent: i32) {
+    until_share_of(scene, "chat", percent).await;
+}
+
+async fn until_share_of(scene: &Scene<'_>, name: &str, percent: i32) {
     let what = format!("{percent} %");
-    wait_for(&scene.api::<AIInference>(), "chat", &what, within(), |inference: &AIInference| {
+    wait_for(&scene.api::<AIInference>(), name, &what, within(), |inference: &AIInference| {
         let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
         canary.is_some_and(|canary| canary.weight_percent == percent)
     })
@@ -208,4 +225,52 @@ async fn a_good_version_becomes_stable_without_a_failed_request(scene: &Scene<'_
     assert_eq!((&report["failed"], &report["sent"]), (&json!(0), &json!(RATE * GOOD_SECONDS)), "{report}");
     let answers = |revision: &str| report["by_revision"][revision].as_u64();
     assert!(answers("1") > Some(0) && answers("5") > Some(0), "both versions answered: {report}");
+}
+
+/// Shares go 10, 50, abort, and then 10, 50, 100, promotion, while streams are open.
+async fn no_stream_is_cut(scene: &Scene<'_>, gateway: &str) {
+    scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.expect("its GPUs get free");
+    let mut spec = on_real_nodes("pvc://models");
+    let settings = json!({
+        "drainSeconds": DRAINS,
+        "env": engine(6, ""),
+        "gateway": { "name": GATEWAY, "pathPrefixes": ["/streams/v1"] },
+    });
+    spec.as_object_mut().expect("a spec").extend(settings.as_object().expect("fields").clone());
+    create(scene, "streams", spec).await;
+    until_ready(scene, "streams").await;
+    let [count, tokens, seconds] = [STREAMS, TOKENS, STREAMS_SECONDS].map(|number| number.to_string());
+    let url = format!("{gateway}/streams/v1/completions");
+    let args = ["streams", "--url", &url, "--count", &count, "--tokens", &tokens, "--ramp-seconds", &tokens];
+    let args: Vec<&str> = args.into_iter().chain(["--seconds", &seconds]).collect();
+    let container = pods::container("load", &args, json!({}));
+    pods::create(scene, &pod("clients", json!({ "restartPolicy": "Never", "containers": [container] })))
+        .await;
+
+    let steps = |percents: &[u64]| -> Value {
+        percents.iter().map(|percent| json!({ "weightPercent": percent, "minSeconds": 10 })).collect()
+    };
+    change(scene, "streams", json!({ "canary": { "env": engine(7, ""), "steps": steps(&[10, 50]) } })).await;
+    // Half of the streams that were opened in the last 10 s are those of the candidate.
+    until_phase_of(scene, "streams", CanaryPhase::AwaitingApproval, within()).await;
+    change(scene, "streams", json!({ "canary": { "abort": true } })).await;
+    until_phase_of(scene, "streams", CanaryPhase::Aborted, within()).await;
+    let removed = Patch::Merge(json!({ "spec": { "canary": null } }));
+    let inferences = scene.api::<AIInference>();
+    inferences.patch("streams", &PatchParams::default(), &removed).await.expect("the canary is removed");
+    wait_until_gone(&scene.api::<Deployment>(), "streams-canary", PROMOTED_WITHIN).await;
+    let canary = json!({ "env": engine(8, ""), "steps": steps(&[10, 50, 100]), "promotion": "Auto" });
+    change(scene, "streams", json!({ "canary": canary })).await;
+    until_share_of(scene, "streams", 100).await;
+    until_phase_of(scene, "streams", CanaryPhase::Promoted, PROMOTED_WITHIN).await;
+
+    let report = report_within(scene, "clients", PROMOTED_WITHIN).await;
+    println!("streams: {report}");
+    assert_eq!((&report["cut"], &report["failures"]), (&json!(0), &json!({})), "{report}");
+    assert_eq!(report["opened"], report["complete"], "{report}");
+    assert!(report["longest_seconds"].as_f64() >= Some(TOKENS as f64), "{report}");
+    let complete = |revision: &str| report["by_revision"][revision].as_u64();
+    for revision in ["6", "7", "8"] {
+        assert!(complete(revision) > Some(0), "streams of each version have ended: {report}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use local_cluster::{Cluster, Phase, Status};
 
+use super::gateway;
 use crate::dev_cluster::running;
 
 const MIB: u64 = 1024 * 1024;
@@ -25,6 +26,9 @@ pub(super) async fn print(cluster: &Cluster) -> anyhow::Result<()> {
     println!("cluster     {}, {}", cluster.spec().name, described(&status));
     println!("logs        {}", cluster.folder().logs().display());
     println!("kubeconfig  {}", cluster.folder().kubeconfig().display());
+    if let Some(address) = gateway::address(cluster) {
+        println!("gateway     http://{address}");
+    }
     Ok(())
 }
 

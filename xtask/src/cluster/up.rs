@@ -13,10 +13,11 @@ use clap::Args;
 use kube::Client;
 use local_cluster::{
     Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, Service, api_server::install,
+    tools::GatewayTools,
 };
 use tokio::{runtime::Runtime, time::timeout};
 
-use super::{agents, free_address, status, table};
+use super::{agents, free_address, gateway, status, table};
 use crate::{
     dev_cluster::NAME,
     images,
@@ -57,6 +58,10 @@ pub(crate) struct UpArgs {
     /// Nodes that run containers, beside the simulated ones; then the controllers run in them as Pods (Linux, as root)
     #[arg(long, default_value_t = 0)]
     real_nodes: u32,
+    /// A Gateway of the Gateway API (Contour), and a sample with two versions behind it. With real nodes also Envoy and
+    /// engines that answer requests; simulated pods answer none
+    #[arg(long)]
+    gateway: bool,
     /// Start without the samples
     #[arg(long)]
     no_samples: bool,
@@ -68,7 +73,7 @@ pub(crate) struct UpArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["nodes", "gpus", "products", "real_nodes", "no_samples"]
+        conflicts_with_all = ["nodes", "gpus", "products", "real_nodes", "gateway", "no_samples"]
     )]
     kubeconfig: Option<PathBuf>,
 }
@@ -78,6 +83,9 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         let nodes = cluster.real_nodes().len();
         if args.real_nodes > 0 && nodes != args.real_nodes as usize {
             bail!("the cluster is running with {nodes} real nodes: stop it first with `cargo xtask down`");
+        }
+        if args.gateway && !gateway::is_there(&cluster) {
+            bail!("the cluster is running without a Gateway: stop it first with `cargo xtask down`");
         }
         if let Some(kubeconfig) = &args.kubeconfig {
             let kubeconfig = kubeconfig.display();
@@ -122,9 +130,12 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         });
         images = Some(built);
     }
+    let gateway_tools = args.gateway.then(local_cluster::tools::ensure_gateway).transpose()?;
+    let options =
+        Options { images: images.as_ref(), gateway: gateway_tools.as_ref(), samples: !args.no_samples };
     let up = async {
         tokio::select! {
-            up = bring_up(spec, images.as_ref(), !args.no_samples) => up.map(Some),
+            up = bring_up(spec, options) => up.map(Some),
             interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| None).context("failed to wait for Ctrl-C"),
         }
     };
@@ -178,12 +189,18 @@ fn join(kubeconfig: &Path, kubernetes: Option<&Path>, runtime: &Runtime) -> anyh
     Ok(())
 }
 
-/// Starts everything. The cluster is kept even if samples do not become Ready, so that one can see why.
-async fn bring_up(
-    spec: ClusterSpec,
-    images: Option<&images::Folder>,
+/// What is started beside Kubernetes and the controllers.
+#[derive(Clone, Copy)]
+struct Options<'a> {
+    /// Then the controllers run as Pods.
+    images: Option<&'a images::Folder>,
+    gateway: Option<&'a GatewayTools>,
     samples: bool,
-) -> anyhow::Result<(Cluster, anyhow::Result<()>)> {
+}
+
+/// Starts everything. The cluster is kept even if samples do not become Ready, so that one can see why.
+async fn bring_up(spec: ClusterSpec, options: Options<'_>) -> anyhow::Result<(Cluster, anyhow::Result<()>)> {
+    let Options { images, gateway, samples } = options;
     let began = Instant::now();
     let workspace = workspace();
     let mut cluster = Cluster::begin(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
@@ -191,6 +208,10 @@ async fn bring_up(
     let controllers = async {
         let deploy = workspace.join("deploy");
         cluster.install_shared(&deploy).await?;
+        if let Some(tools) = gateway {
+            // Before the controllers, which look for a kind that is missing once a minute.
+            gateway::start(&cluster, tools).await?;
+        }
         if let Some(images) = images {
             cluster.ready().await?;
             for image in &images.images {
@@ -230,6 +251,9 @@ async fn bring_up(
         let failing = Some(FAILING_SAMPLE).filter(|_| images.is_none());
         let failing =
             apply_samples(&client, &workspace.join("deploy/samples"), &kinds, failing.as_slice()).await?;
+        if gateway.is_some() {
+            gateway::apply_sample(&cluster, &client, &workspace.join("deploy/samples")).await?;
+        }
         outcome = match timeout(SAMPLES_READY_WITHIN, table::until_all_done(&client, &kinds, &failing)).await
         {
             Ok(done) => done,
@@ -313,4 +337,5 @@ fn next_steps(cluster: &Cluster) {
     }
     println!("  cargo xtask status         # processes, memory, folder of the logs");
     println!("  cargo xtask down           # stop and remove everything");
+    gateway::next_steps(cluster);
 }

@@ -60,6 +60,11 @@ pub async fn crds(client: &Client, folder: &Path) -> Result<()> {
     for file in yaml_files(folder)? {
         definitions.extend(parse(&read(&file)?)?);
     }
+    self::definitions(client, &definitions).await
+}
+
+/// Installs CRDs at once and waits until the API server serves them all.
+pub async fn definitions(client: &Client, definitions: &[DynamicObject]) -> Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let resource = ApiResource::erase::<CustomResourceDefinition>(&());
     let installed = definitions.iter().map(|definition| {

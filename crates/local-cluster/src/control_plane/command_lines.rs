@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -195,11 +196,16 @@ pub(crate) fn node(folder: &Folder, own_program: &Path, index: u32) -> CommandLi
     in_new_network(folder, own_program, &["node", "--index", &index.to_string()])
 }
 
-/// From this machine to the API server in the hub, under the same port.
-pub(crate) fn relay(folder: &Folder, own_program: &Path, port: u16, hub: &Path) -> CommandLine {
-    let address = format!("127.0.0.1:{port}");
+/// From this machine to an address in the hub.
+pub(crate) fn relay(
+    folder: &Folder,
+    own_program: &Path,
+    listen: SocketAddr,
+    to: SocketAddr,
+    hub: &Path,
+) -> CommandLine {
     let mut flags = Flags::default();
-    flags.set("listen", &address).set("network", hub.display()).set("to", &address);
+    flags.set("listen", listen).set("network", hub.display()).set("to", to);
     let args = std::iter::once("relay".to_owned()).chain(flags.args).collect();
     plain(folder, own_program.to_owned(), args)
 }

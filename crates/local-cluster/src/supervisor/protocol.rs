@@ -1,6 +1,6 @@
 //! The protocol of a supervisor's control socket: one JSON request per connection and line, one JSON reply.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +11,12 @@ pub(crate) enum Request {
     AddController(ControllerProcess),
     /// Starts a program in the network that real nodes see.
     AddService(Service),
+    /// Passes connections on, from an address of this machine to one in the network that real nodes see.
+    AddRelay {
+        name: String,
+        listen: SocketAddr,
+        to: SocketAddr,
+    },
     /// Takes the network link of a real node down, or up again.
     Link {
         node: String,

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -82,7 +83,9 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
             }
         });
         let network = unless_one_ends(supervisor, hub_ready(folder)).await?;
-        let relay = command_lines::relay(folder, launcher, port.number(), &network);
+        // The API server has the same port on both sides.
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
+        let relay = command_lines::relay(folder, launcher, address, address, &network);
         supervisor.start(RELAY, move || Ok(relay.clone()));
     }
     let etcd = command_lines::etcd(folder, spec);

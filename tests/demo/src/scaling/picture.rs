@@ -4,13 +4,9 @@ use super::{
     course::{self, AT_ONCE, Moment, REQUEST_SECONDS},
     record::{Autoscaler, EventKind, Record, Settings},
 };
+use crate::chart::{self, CHARACTER, LEFT, MARGIN, Scale, Time, WIDTH, stairs};
 use svg::{Svg, escaped};
 
-const WIDTH: f64 = 960.0;
-const MARGIN: f64 = 24.0;
-/// Where the axis of time begins, right of the numbers of the other axes, and where it ends.
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = WIDTH - MARGIN;
 /// Title, conditions and legend.
 const HEAD: f64 = 122.0;
 /// The title of a panel, above it.
@@ -24,13 +20,6 @@ const AXIS: f64 = 52.0;
 const ROW: f64 = 22.0;
 /// Right ends of the two columns of the table.
 const COLUMNS: [f64; 2] = [520.0, 680.0];
-/// A character of 12 px, on average.
-const CHARACTER: f64 = 6.4;
-/// Steps between two numbers of an axis: the smallest of which no more than this many fit.
-const STEPS: [u32; 11] = [1, 2, 4, 5, 10, 20, 30, 50, 100, 200, 500];
-const MOST_NUMBERS: f64 = 4.0;
-const MOST_SECONDS: f64 = 10.0;
-
 /// Colours by class, so that the picture is light on light pages and dark on dark ones.
 const STYLE: &str = "\
     .title{font-size:18px;font-weight:600}.strong{font-weight:600;font-size:13px}.small{font-size:11px}\
@@ -46,42 +35,6 @@ const STYLE: &str = "\
     .mark{stroke:#0d1117}.burst{fill:#1c2128}.load,.need{stroke:#9198a1}.dot{stroke:#0d1117}\
     .line.hpa{stroke:#f0883e}.ready.hpa,.dot.hpa{fill:#f0883e}\
     .line.aiscaler{stroke:#58a6ff}.ready.aiscaler,.dot.aiscaler{fill:#58a6ff}}";
-
-/// From seconds to pixels.
-#[derive(Debug, Clone, Copy)]
-struct Time {
-    from: f64,
-    until: f64,
-}
-
-impl Time {
-    fn x(self, second: f64) -> f64 {
-        LEFT + (second - self.from) / (self.until - self.from).max(1.0) * (RIGHT - LEFT)
-    }
-}
-
-/// From values to pixels: one panel, with its baseline at `bottom`.
-#[derive(Debug, Clone, Copy)]
-struct Scale {
-    bottom: f64,
-    height: f64,
-    /// Values between two numbers.
-    step: u32,
-    /// The largest value, a multiple of the step.
-    most: f64,
-}
-
-impl Scale {
-    fn of(values: impl Iterator<Item = f64>, bottom: f64, height: f64) -> Self {
-        let largest = values.fold(1.0, f64::max);
-        let step = step(largest, MOST_NUMBERS);
-        Self { bottom, height, step, most: (largest / f64::from(step)).ceil() * f64::from(step) }
-    }
-
-    fn y(self, value: f64) -> f64 {
-        self.bottom - value / self.most * self.height
-    }
-}
 
 /// Both Deployments, and where they are drawn.
 struct Picture<'a> {
@@ -110,7 +63,7 @@ pub(crate) fn svg(record: &Record) -> String {
         let desired = courses.iter().flat_map(|(_, course)| course.iter().map(|now| f64::from(now.desired)));
         picture.replicas(*of, course, Scale::of(desired, bottom, HIGH));
     }
-    picture.seconds(axis);
+    chart::seconds(&mut picture.svg, picture.time, axis, "seconds since the burst began");
     picture.table(axis + AXIS + 24.0, &table);
     picture.svg.finished()
 }
@@ -138,28 +91,6 @@ fn bottoms() -> [f64; 4] {
         bottom += GAP + HEADING + height;
         bottom
     })
-}
-
-/// The smallest step of which no more than so many fit.
-fn step(largest: f64, most: f64) -> u32 {
-    let fits = |step: &u32| largest / f64::from(*step) <= most;
-    STEPS.into_iter().find(fits).unwrap_or(STEPS[STEPS.len() - 1])
-}
-
-/// The path of a value that changes at once and then stays.
-fn stairs(values: &[(f64, f64)], time: Time, scale: Scale) -> String {
-    let mut path = String::new();
-    let mut drawn = None;
-    for &(second, value) in values {
-        let (x, y) = (time.x(second), scale.y(value));
-        match drawn {
-            None => path.push_str(&format!("M{x:.1} {y:.1}")),
-            Some(before) if before == value => {}
-            Some(_) => path.push_str(&format!("H{x:.1}V{y:.1}")),
-        }
-        drawn = Some(value);
-    }
-    path + &format!("H{:.1}", time.x(time.until))
 }
 
 impl Picture<'_> {
@@ -225,27 +156,13 @@ impl Picture<'_> {
         }
     }
 
-    /// Title and numbers of one panel.
-    fn panel(&mut self, scale: Scale, title: &str) {
-        self.svg.text(MARGIN, scale.bottom - scale.height - 10.0, "strong", title);
-        let values = (0..).map(|number| f64::from(number * scale.step));
-        for value in values.take_while(|&value| value <= scale.most) {
-            let y = scale.y(value);
-            self.svg.line(format_args!(
-                r#"<path d="M{LEFT} {y:.1}H{RIGHT}" class="grid"/><text x="{:.1}" y="{:.1}" text-anchor="end" class="quiet small">{value}</text>"#,
-                LEFT - 8.0,
-                y + 4.0
-            ));
-        }
-    }
-
     fn load(&mut self, bottom: f64) {
         let loads = self.loads();
         let scale = Scale::of(loads.iter().map(|(_, rate)| *rate), bottom, LOW);
         let title = format!(
             "Load of each, requests per second; a replica runs {AT_ONCE} at a time, each for {REQUEST_SECONDS} s"
         );
-        self.panel(scale, &title);
+        chart::panel(&mut self.svg, scale, &title);
         let path = stairs(&loads, self.time, scale);
         self.svg.line(format_args!(r#"<path d="{path}" class="load"/>"#));
     }
@@ -262,7 +179,7 @@ impl Picture<'_> {
     fn queues(&mut self, bottom: f64, courses: &[(Autoscaler, Vec<Moment>); 2]) {
         let requests = courses.iter().flat_map(|(_, course)| course.iter().map(|now| now.requests));
         let scale = Scale::of(requests, bottom, HIGH);
-        self.panel(scale, "Queue: requests that wait and run");
+        chart::panel(&mut self.svg, scale, "Queue: requests that wait and run");
         for (of, course) in courses {
             // A point per second.
             let points = course.iter().filter(|moment| moment.second.fract() == 0.0);
@@ -285,7 +202,7 @@ impl Picture<'_> {
     }
 
     fn replicas(&mut self, of: Autoscaler, course: &[Moment], scale: Scale) {
-        self.panel(scale, &format!("Replicas by the {}", of.kind()));
+        chart::panel(&mut self.svg, scale, &format!("Replicas by the {}", of.kind()));
         let class = of.name();
         let values = |value: fn(&Moment) -> u32| -> Vec<(f64, f64)> {
             course.iter().map(|now| (now.second, f64::from(value(now)))).collect()
@@ -314,22 +231,6 @@ impl Picture<'_> {
         }
     }
 
-    fn seconds(&mut self, bottom: f64) {
-        let step = step(self.time.until, MOST_SECONDS);
-        for second in (0..).map(|tick| f64::from(tick * step)).take_while(|&second| second < self.time.until)
-        {
-            let x = self.time.x(second);
-            self.svg.line(format_args!(
-                r#"<path d="M{x:.1} {bottom:.1}v5" class="grid"/><text x="{x:.1}" y="{:.1}" text-anchor="middle" class="quiet small">{second} s</text>"#,
-                bottom + 18.0
-            ));
-        }
-        self.svg.line(format_args!(
-            r#"<text x="{RIGHT}" y="{:.1}" text-anchor="end" class="quiet small">seconds since the burst began</text>"#,
-            bottom + 36.0
-        ));
-    }
-
     fn table(&mut self, top: f64, table: &[(&str, [String; 2])]) {
         self.cells(top, "strong", &Autoscaler::BOTH.map(|of| of.to_string()));
         for (place, (title, values)) in table.iter().enumerate() {
@@ -351,28 +252,5 @@ impl Picture<'_> {
                 r#"<text x="{x:.1}" y="{y:.1}" text-anchor="end" class="{class}">{value}</text>"#
             ));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scale_ends_at_a_number_and_has_few_of_them() {
-        let scale = |largest| {
-            let scale = Scale::of([3.0, largest].into_iter(), 100.0, 50.0);
-            (scale.step, scale.most)
-        };
-        assert_eq!([12.0, 64.0, 663.2].map(scale), [(4, 12.0), (20, 80.0), (200, 800.0)]);
-    }
-
-    #[test]
-    fn a_step_is_drawn_where_it_happens() {
-        let values = [(0.0, 2.0), (5.0, 2.0), (10.0, 4.0), (20.0, 4.0)];
-        let time = Time { from: 0.0, until: 20.0 };
-        let scale = Scale { bottom: 100.0, height: 40.0, step: 1, most: 4.0 };
-        let path = stairs(&values, time, scale);
-        assert_eq!(path, "M64.0 80.0H500.0V60.0H936.0");
     }
 }

@@ -76,6 +76,30 @@ pub(crate) struct Answer {
     pub(crate) reconnected: bool,
 }
 
+/// What came of an answer that was streamed.
+#[derive(Debug, Default)]
+pub(crate) struct Streamed {
+    /// Of its first event.
+    pub(crate) answer: Answer,
+    pub(crate) tokens: u64,
+    /// Its last event has come, and then the end of the body.
+    pub(crate) is_done: bool,
+}
+
+impl Streamed {
+    fn event(&mut self, event: &str) {
+        let Some(data) = event.strip_prefix("data: ") else { return };
+        if data == "[DONE]" {
+            self.is_done = true;
+            return;
+        }
+        if self.tokens == 0 {
+            self.answer = serde_json::from_str(data).unwrap_or_default();
+        }
+        self.tokens += 1;
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Client {
     target: Target,
@@ -100,6 +124,49 @@ impl Client {
 
     pub(crate) async fn send(&self) -> Result<Answer, Failure> {
         timeout(self.patience, self.answered()).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    /// An answer that is streamed, on a connection of its own. Only one that was not begun is a failure.
+    pub(crate) async fn stream(&self) -> Result<Streamed, Failure> {
+        let mut streamed = Streamed::default();
+        match timeout(self.patience, self.streamed(&mut streamed)).await {
+            Ok(begun) => begun.map(|()| streamed),
+            Err(_) if streamed.tokens > 0 => Ok(Streamed { is_done: false, ..streamed }),
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+
+    async fn streamed(&self, streamed: &mut Streamed) -> Result<(), Failure> {
+        let mut connection = self.connect().await?;
+        let answer = connection.sender.send_request(self.request()?).await;
+        let answer = answer.map_err(|error| connection_failure(&error))?;
+        if !answer.status().is_success() {
+            return Err(Failure::Status(answer.status()));
+        }
+        let (mut body, mut text) = (answer.into_body(), String::new());
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else {
+                // Also if everything has come: a body without its end was cut.
+                streamed.is_done = false;
+                return Ok(());
+            };
+            text.push_str(&String::from_utf8_lossy(frame.data_ref().map_or(&[][..], |data| data)));
+            while let Some((event, rest)) = text.split_once("\n\n") {
+                streamed.event(event);
+                text = rest.to_owned();
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&self) -> Result<Request<Full<Bytes>>, Failure> {
+        let mut request = Request::post(&self.target.path)
+            .header(header::HOST, &self.target.authority)
+            .header(header::CONTENT_TYPE, "application/json");
+        if self.kept.is_none() {
+            request = request.header(header::CONNECTION, "close");
+        }
+        request.body(Full::new(self.body.clone())).map_err(|_| Failure::Broken)
     }
 
     async fn answered(&self) -> Result<Answer, Failure> {
@@ -137,14 +204,7 @@ impl Client {
     }
 
     async fn ask(&self, mut connection: Connection) -> Result<Answer, Failure> {
-        let mut request = Request::post(&self.target.path)
-            .header(header::HOST, &self.target.authority)
-            .header(header::CONTENT_TYPE, "application/json");
-        if self.kept.is_none() {
-            request = request.header(header::CONNECTION, "close");
-        }
-        let request = request.body(Full::new(self.body.clone())).map_err(|_| Failure::Broken)?;
-        let answer = connection.sender.send_request(request).await;
+        let answer = connection.sender.send_request(self.request()?).await;
         let answer = answer.map_err(|error| connection_failure(&error))?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;

@@ -35,6 +35,8 @@ pub(super) struct Report {
     by_pod: BTreeMap<String, u64>,
     by_revision: BTreeMap<String, u64>,
     first_failures: Vec<ListedFailure>,
+    /// By the second in which a request was due.
+    failed_by_second: BTreeMap<u64, u64>,
     #[serde(skip)]
     took: Vec<Duration>,
 }
@@ -64,6 +66,7 @@ impl Report {
             Err(failure) => {
                 self.failed += 1;
                 *self.failures.entry(failure.kind()).or_default() += 1;
+                *self.failed_by_second.entry(due.as_secs()).or_default() += 1;
                 self.first_failures.push(ListedFailure { second: due.as_secs_f64(), kind: failure.kind() });
             }
         }
@@ -114,6 +117,7 @@ mod tests {
         let report = report.finished();
         assert_eq!((report.sent, report.failed, report.succeeded), (12, 12, 0));
         assert_eq!((report.failures["refused"], report.failures["timeout"]), (1, 11));
+        assert_eq!(report.failed_by_second.values().sum::<u64>(), 12);
         let seconds: Vec<f64> = report.first_failures.iter().map(|failure| failure.second).collect();
         assert_eq!(seconds, (0..10).map(f64::from).collect::<Vec<_>>());
     }

@@ -16,6 +16,11 @@ use serde_json::{Value, json};
 
 use crate::scene::{Engine, VLLM, ask, until};
 
+/// Twenty requests, whatever comes back.
+pub(crate) fn requests(port: u16) {
+    assert_eq!(load(port, &["--timeout-seconds", "60"])["sent"], json!(20));
+}
+
 /// Twenty requests within a second.
 fn load(port: u16, more: &[&str]) -> Value {
     load_for("1", port, more)
@@ -121,6 +126,40 @@ fn a_load_begins_with_the_first_answer_if_it_may_wait() {
     assert_eq!((&report["sent"], &report["failed"]), (&json!(20), &json!(0)), "{report}");
     let report = load(refuses_the_first(3), &[]);
     assert_eq!((&report["sent"], &report["failed"]), (&json!(20), &json!(3)), "{report}");
+}
+
+fn streams(port: u16) -> Value {
+    let url = format!("http://localhost:{port}/v1/completions");
+    let output = Command::new(env!("CARGO_BIN_EXE_test-engine"))
+        .args(["streams", "--url", &url, "--count", "5", "--tokens", "20", "--seconds", "1"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn streams_end_with_their_last_token() {
+    let engine = Engine::start(VLLM, &[("ENGINE_TOKEN_MILLISECONDS", "100")]);
+    let port = engine.ready();
+    let report = streams(port);
+    assert_eq!((&report["cut"], &report["failures"]), (&json!(0), &json!({})), "{report}");
+    assert_eq!((&report["complete"], &report["by_revision"]), (&json!(5), &json!({"1": 5})), "{report}");
+    assert!(report["longest_seconds"].as_f64().unwrap() >= 2.0, "one token in 100 ms: {report}");
+    let metrics = ask(port, "GET /metrics", "").unwrap().body;
+    let ended = "vllm:request_success_total{model_name=\"llama\",finished_reason=\"stop\"} 5\n";
+    assert!(metrics.contains(ended), "{metrics}");
+    assert!(metrics.contains("vllm:num_requests_running{model_name=\"llama\"} 0\n"), "{metrics}");
+    let first = "vllm:time_to_first_token_seconds_bucket{model_name=\"llama\",le=\"0.08\"} 0\n";
+    assert!(metrics.contains(first), "{metrics}");
+}
+
+#[test]
+fn streams_of_an_engine_that_crashes_are_cut() {
+    let faulty = [("ENGINE_TOKEN_MILLISECONDS", "100"), ("ENGINE_FAULT", "crash-after:1")];
+    let engine = Engine::start(VLLM, &faulty);
+    let report = streams(engine.ready());
+    assert_eq!((&report["cut"], &report["complete"]), (&json!(5), &json!(0)), "{report}");
 }
 
 /// A server that closes so many connections without an answer, and then answers one request of each.

@@ -8,3 +8,4 @@ mod faults;
 mod life;
 mod load;
 mod triton;
+mod verdicts;
