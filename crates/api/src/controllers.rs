@@ -78,7 +78,7 @@ pub const CONTROLLERS: &[Controller] = &[
             resource: || ApiResource::erase::<AIInference>(&()),
             done: conditions::READY,
             samples: &["aiinference-triton-claim.yaml", "aiinference.yaml"],
-            further_samples: &[],
+            further_samples: &["aiinference-hub.yaml"],
         }],
         children: &[
             ("", &["configmaps", "services"]),
