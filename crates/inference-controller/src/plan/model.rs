@@ -262,8 +262,13 @@ mod tests {
             let annotations = [(labels::REFRESH.to_owned(), "now".to_owned())].into();
             Arc::make_mut(&mut observed.inference).metadata.annotations = Some(annotations);
         });
+        let before = scene.observed().inference.status.clone();
         scene.roll();
-        scene.observe(|observed| observed.deployed_revision = Some("8aa".to_owned()));
+        scene.observe(|observed| {
+            observed.deployed_revision = Some("8aa".to_owned());
+            // The status is written after the Deployment.
+            Arc::make_mut(&mut observed.inference).status = before;
+        });
         assert_eq!(revision(&scene), None, "the new template has none yet");
         assert!(!written(&scene).unwrap_or_default().contains("8aa"), "and its loaders may take any");
     }
