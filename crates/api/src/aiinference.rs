@@ -112,10 +112,11 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     validation = Engine::Tgi.owned_flags_rule()
 )]
 pub struct AIInferenceSpec {
-    /// Location of the weights. `s3://bucket[/prefix]` in an S3-compatible store, `hf://owner/name[@revision]` on Hugging Face
-    /// and `ms://owner/name[@revision]` on ModelScope are copied into the pod's model volume before the engine starts.
-    /// `pvc://claim[/path]` is mounted without a copy. Read-only for the engine. A revision is a branch, a tag or a commit,
-    /// resolved once for the pods of a spec: see status.model. Required. Changing it restarts pods.
+    /// Location of the weights: in an S3-compatible store (`s3://bucket[/prefix]`), on Hugging Face
+    /// (`hf://owner/name[@revision]`), on ModelScope (`ms://owner/name[@revision]`), or in a claim (`pvc://claim[/path]`).
+    /// A claim is mounted without a copy. Other sources are copied into the pod's model volume before the engine starts.
+    /// Read-only for the engine. A revision is a branch, a tag or a commit, resolved once for the pods of a spec: see
+    /// status.model. Required. Changing it restarts pods.
     #[schemars(length(max = source::MAX_LENGTH))]
     #[x_kube(
         validation = source::location_rule(),
@@ -540,9 +541,10 @@ pub struct ModelLoader {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
 
-    /// Patterns of the files that are copied from a hub, at most 32, for whole paths: `*` stands for any characters, slashes
-    /// too, `?` for one; `folder/` is everything below it. Default: all files, and where weights are there as safetensors,
-    /// without their copies in other formats. Other sources are copied whole.
+    /// Patterns of the files that are copied from a hub, at most 32. A pattern is for whole paths: `*` stands for any
+    /// characters, slashes too, `?` for one. The name of a folder with a slash at its end is everything below it. Default: all
+    /// files, and where weights are there as safetensors, without their copies in other formats. Other sources are copied
+    /// whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
     pub include: Vec<String>,

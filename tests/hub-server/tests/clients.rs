@@ -8,6 +8,8 @@
 //! HUB_CLIENTS_PYTHON=$PWD/target/hub-clients/bin/python cargo test --package hub-server -- --ignored
 //! ```
 
+#![cfg(test)]
+
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use hub_server::{Access, Content, HubServer, Model, Side, commit_of};
