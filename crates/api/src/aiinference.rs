@@ -117,9 +117,11 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     validation = Engine::Tgi.owned_flags_rule()
 )]
 pub struct AIInferenceSpec {
-    /// Location of the weights: `s3://bucket[/prefix]` in an S3-compatible store, copied into the pod's model volume before
-    /// the engine starts; or `pvc://claim[/path]`, mounted without a copy. Read-only for the engine in both cases. Required.
-    /// Changing it restarts pods.
+    /// Location of the weights: in an S3-compatible store (`s3://bucket[/prefix]`), on Hugging Face
+    /// (`hf://owner/name[@revision]`), on ModelScope (`ms://owner/name[@revision]`), or in a claim (`pvc://claim[/path]`).
+    /// A claim is mounted without a copy. Other sources are copied into the pod's model volume before the engine starts.
+    /// Read-only for the engine. A revision is a branch, a tag or a commit, resolved once for the pods of a spec: see
+    /// status.model. Required. Changing it restarts pods.
     #[schemars(length(max = source::MAX_LENGTH))]
     #[x_kube(
         validation = source::location_rule(),
@@ -199,12 +201,12 @@ pub struct AIInferenceSpec {
         .message("must consist of letters, digits and - . _ : @ /, and start and end with a letter or digit"))]
     pub served_model_name: Option<String>,
 
-    /// Access to the object store of an s3:// source. Changing it restarts pods.
+    /// Access to the object store of an s3:// source, or to the hub of an hf:// or ms:// source. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_store: Option<ModelStore>,
 
-    /// Environment and resources of the loader, which copies the model of an s3:// source. Default: none. Changing it
-    /// restarts pods.
+    /// Environment, resources and choice of files of the loader, which copies the model of an s3://, hf:// or ms:// source.
+    /// Default: none. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_loader: Option<ModelLoader>,
 
@@ -448,11 +450,12 @@ pub struct Gpu {
     pub resource_name: String,
 }
 
-/// Access to an S3-compatible store.
+/// Access to an S3-compatible store or to a hub.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelStore {
-    /// URL of the store, http or https. Default: AWS S3 in the region.
+    /// URL of the store, or of the hub or a mirror, http or https. Default: AWS S3 in the region; of a hub, the controller's,
+    /// which is the public hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = rules::http_url())]
@@ -464,8 +467,8 @@ pub struct ModelStore {
     #[x_kube(validation = rules::region())]
     pub region: Option<String>,
 
-    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none; the store is
-    /// read anonymously or with the identity of serviceAccountName.
+    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN; of a hub, with the key
+    /// `token`. Default: none; the store is read anonymously or with the identity of serviceAccountName, a hub anonymously.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
@@ -539,7 +542,7 @@ impl Addressing {
     }
 }
 
-/// Environment and resources of the loader.
+/// Environment, resources and choice of files of the loader.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelLoader {
@@ -547,6 +550,19 @@ pub struct ModelLoader {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
+
+    /// Patterns of the files that are copied from a hub, at most 32. A pattern is for whole paths: `*` stands for any
+    /// characters, slashes too, `?` for one. The name of a folder with a slash at its end is everything below it. Default: all
+    /// files, and where weights are there as safetensors, without their copies in other formats. Other sources are copied
+    /// whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
+    pub include: Vec<String>,
+
+    /// Patterns of files that are not copied from a hub, at most 32, in the form of include, which they restrict. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
+    pub exclude: Vec<String>,
 
     /// Requests and limits of the loader. It runs before the engine, so the pod's request is the larger of the two, not the
     /// sum. Default: the controller's.
@@ -809,6 +825,12 @@ pub struct LoadedModel {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub bytes: i64,
+
+    /// Of a model of a hub: the commit that its revision was resolved to. Later pods load this commit until the spec changes or
+    /// the annotation ai.infra.example.com/refresh gets a new value. Absent if the hub does not name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub revision: Option<String>,
 }
 
 fn one() -> i32 {

@@ -80,7 +80,7 @@ pub const CONTROLLERS: &[Controller] = &[
             resource: || ApiResource::erase::<AIInference>(&()),
             done: conditions::READY,
             samples: &["aiinference-triton-claim.yaml", "aiinference.yaml"],
-            further_samples: &["aiinference-canary.yaml"],
+            further_samples: &["aiinference-canary.yaml", "aiinference-hub.yaml"],
         }],
         children: &[
             ("", &["configmaps", "services"]),

@@ -14,12 +14,20 @@ pub mod options {
     pub const ADDRESSING: &str = "addressing";
     pub const CA_FILE: &str = "ca-file";
     pub const ENGINE: &str = "engine";
+    pub const EXCLUDE: &str = "exclude";
+    pub const HUB_ENDPOINT: &str = "hub-endpoint";
+    pub const INCLUDE: &str = "include";
     pub const INSTALL: &str = "install";
     pub const MANIFEST_DIGEST: &str = "manifest-digest";
     pub const NO_SYNC: &str = "no-sync";
     pub const ROOT: &str = "root";
     pub const SIZE_LIMIT: &str = "size-limit";
 }
+
+/// URL of the hub of an hf:// or ms:// source. Default: the public hub.
+pub const HUB_ENDPOINT: &str = "TRANSFER_HUB_ENDPOINT";
+/// Token of the hub. A variable and no option, because arguments are visible to every process of the machine.
+pub const HUB_TOKEN: &str = "TRANSFER_HUB_TOKEN";
 
 /// Begins what the liveness probe of an engine that stalls writes to the termination log.
 pub const STALLED: &str = "EngineStalled: ";
@@ -30,8 +38,8 @@ pub const FIELDS: &str = "TRANSFER_FIELDS";
 /// Its default.
 pub const MODEL_STORE: &str = "spec.modelStore";
 
-/// What pods of each revision have loaded: lines of a revision, a space and a digest. It is a key of a ConfigMap, and absent
-/// while no pod serves.
+/// What pods of each revision have loaded: lines of a revision, a space and a digest, and for a model of a hub also lines of
+/// a revision, a space and `commit:` with the commit. It is a key of a ConfigMap. Digests are absent while no pod serves.
 pub const DIGESTS: &str = "TRANSFER_MODEL_DIGESTS";
 /// The revision of the loader's own pod.
 pub const REVISION: &str = "TRANSFER_REVISION";
@@ -132,7 +140,14 @@ pub struct Loaded {
     pub files: u64,
     /// Bytes of all files.
     pub bytes: u64,
+    /// Of a model of a hub: the commit that its revision was resolved to, in hexadecimal. Empty for other sources, and if
+    /// the hub does not name it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub commit: String,
 }
+
+/// Before the commit in a line of [`DIGESTS`].
+const COMMIT: &str = "commit:";
 
 impl Loaded {
     pub fn message(&self) -> String {
@@ -143,7 +158,21 @@ impl Loaded {
     /// `None` for any other message, such as that of an older release.
     pub fn of_message(message: &str) -> Option<Self> {
         let loaded: Self = serde_json::from_str(message).ok()?;
-        is_digest(&loaded.digest).then_some(loaded)
+        let has_commit = loaded.commit.is_empty() || is_commit(&loaded.commit);
+        (is_digest(&loaded.digest) && has_commit).then_some(loaded)
+    }
+
+    /// The line of the commit of this revision in [`DIGESTS`].
+    pub fn commit_line(revision: &str, commit: &str) -> String {
+        format!("{revision} {COMMIT}{commit}\n")
+    }
+
+    /// The commit of a revision in [`DIGESTS`].
+    pub fn commit_of<'d>(digests: &'d str, revision: &str) -> Option<&'d str> {
+        let mut lines = digests.lines().filter_map(|line| line.split_once(' '));
+        lines.find_map(|(known, text)| {
+            text.strip_prefix(COMMIT).filter(|commit| known == revision && is_commit(commit))
+        })
     }
 
     /// The line of this revision in [`DIGESTS`].
@@ -156,6 +185,11 @@ impl Loaded {
         let mut lines = digests.lines().filter_map(|line| line.split_once(' '));
         lines.find_map(|(known, digest)| (known == revision && is_digest(digest)).then_some(digest))
     }
+}
+
+/// Whether it is the name of a commit: SHA-1, or SHA-256 in newer repositories, in hexadecimal.
+pub fn is_commit(text: &str) -> bool {
+    [40, 64].contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn is_digest(text: &str) -> bool {
@@ -242,11 +276,30 @@ mod tests {
         for revision in ["", "6b", "7f9", "sha256"] {
             assert_eq!(Loaded::digest_of(&digests, revision), None, "{revision}");
         }
-        let loaded = Loaded { digest: one, files: 2, bytes: 3 };
-        assert_eq!(Loaded::of_message(&loaded.message()), Some(loaded));
+        let loaded = Loaded { digest: one, files: 2, bytes: 3, commit: String::new() };
+        assert!(!loaded.message().contains("commit"));
+        assert_eq!(Loaded::of_message(&loaded.message()), Some(loaded.clone()));
+        let of_hub = Loaded { commit: "a1".repeat(20), ..loaded.clone() };
+        assert_eq!(Loaded::of_message(&of_hub.message()), Some(of_hub));
+        let wrong = Loaded { commit: "main".to_owned(), ..loaded };
+        assert_eq!(Loaded::of_message(&wrong.message()), None);
         for message in ["", "SourceNotFound: s3://models/qwen", "{}", r#"{"digest": "token=secret"}"#] {
             assert_eq!(Loaded::of_message(message), None, "{message}");
         }
+    }
+
+    #[test]
+    fn a_commit_is_found_beside_a_digest_and_loaders_that_do_not_know_it_skip_it() {
+        let (digest, commit) = (format!("sha256:{}", "a".repeat(64)), "b".repeat(40));
+        let digests = [
+            Loaded::commit_line("7f9c", &commit),
+            Loaded::line("7f9c", &digest),
+            Loaded::commit_line("5d4", "main"),
+        ];
+        let digests = digests.concat();
+        assert_eq!(Loaded::commit_of(&digests, "7f9c"), Some(&*commit));
+        assert_eq!(Loaded::digest_of(&digests, "7f9c"), Some(&*digest));
+        assert_eq!((Loaded::commit_of(&digests, "5d4"), Loaded::digest_of(&digests, "5d4")), (None, None));
     }
 
     #[test]

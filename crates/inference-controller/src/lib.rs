@@ -161,6 +161,14 @@ pub struct InferenceArgs {
     #[arg(long, env = "GPU_PRODUCTS", value_parser = products, value_name = "FILE")]
     pub gpu_products: Option<Products>,
 
+    /// URL of Hugging Face, or of a mirror, for hf:// sources without modelStore.endpoint [default: https://huggingface.co]
+    #[arg(long, value_parser = endpoint, value_name = "URL")]
+    pub hf_endpoint: Option<String>,
+
+    /// URL of ModelScope, or of a mirror, for ms:// sources without modelStore.endpoint [default: https://www.modelscope.cn]
+    #[arg(long, value_parser = endpoint, value_name = "URL")]
+    pub ms_endpoint: Option<String>,
+
     /// Service account of this process; engines must not use it [default: no account is refused]
     #[arg(long, env = "POD_SERVICE_ACCOUNT")]
     pub own_service_account: Option<String>,
@@ -177,6 +185,18 @@ pub struct InferenceArgs {
 fn products(path: &str) -> Result<Products, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("the file cannot be read: {error}"))?;
     Products::with_file(&text).map_err(|error| error.to_string())
+}
+
+/// It becomes a variable of pods. A password in it would be readable there.
+fn endpoint(url: &str) -> Result<String, String> {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let is_plain = |rest: &str| {
+        !rest.is_empty() && !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace)
+    };
+    match rest.is_some_and(is_plain) {
+        true => Ok(url.to_owned()),
+        false => Err("write an address such as https://hf-mirror.com, without a user and a query".to_owned()),
+    }
 }
 
 /// A view of a child of an AIInference.

@@ -50,6 +50,8 @@ pub(crate) struct Observed {
     pub(crate) deployment: Option<DeploymentView>,
     /// Pods of the Deployment's present template; `None` while no ReplicaSet has it.
     pub(crate) deployed: Option<Vec<Arc<PodView>>>,
+    /// The label `pod-template-hash` of these pods, also of those to come.
+    pub(crate) deployed_revision: Option<String>,
     /// Revisions with other templates that have pods.
     pub(crate) older: Vec<OlderRevision>,
     /// Failed pods of the Deployment's present template.
@@ -149,7 +151,7 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
     let name = inference.metadata.name.clone().unwrap_or_default();
     let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name, track))
         .map(|kept| DeploymentView::clone(&kept));
-    let Revisions { deployed, older, failed } =
+    let Revisions { deployed, deployed_revision, older, failed } =
         deployment.as_ref().map(|deployment| revisions(ctx, namespace, deployment)).unwrap_or_default();
     let budget = owned(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name, track))
         .map(|kept| kept.meta().clone());
@@ -196,6 +198,7 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
         inference,
         deployment,
         deployed,
+        deployed_revision,
         older,
         failed,
         budget,
@@ -234,6 +237,7 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
 #[derive(Default)]
 struct Revisions {
     deployed: Option<Vec<Arc<PodView>>>,
+    deployed_revision: Option<String>,
     older: Vec<OlderRevision>,
     failed: Vec<Arc<PodView>>,
 }
@@ -251,6 +255,8 @@ fn revisions(ctx: &Context, namespace: &str, deployment: &DeploymentView) -> Rev
         // At most one ReplicaSet has this template.
         if seen.deployed.is_none() && wanted.is_some() && revision.template == wanted {
             seen.deployed = Some(live);
+            let name = revision.metadata.name.as_deref().and_then(|name| name.rsplit_once('-'));
+            seen.deployed_revision = name.map(|(_, hash)| hash.to_owned());
             seen.failed = ctx.failed_pods.owned_by::<ReplicaSet>(namespace, uid);
         } else if !live.is_empty() {
             seen.older.push(OlderRevision { revision, pods: live });
@@ -346,7 +352,7 @@ pub(crate) fn claim_key(inference: &AIInference) -> Option<Key> {
     let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
     match inference.spec.model_source.parse() {
         Ok(ModelSource::Claim { name, path: _ }) => Some(Key::new(namespace, &name)),
-        Ok(ModelSource::Store { .. }) | Err(_) => None,
+        Ok(ModelSource::Store { .. } | ModelSource::Hub { .. }) | Err(_) => None,
     }
 }
 

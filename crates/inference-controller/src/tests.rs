@@ -112,6 +112,7 @@ impl Scene {
                 inference: Arc::new(inference(spec)),
                 deployment: None,
                 deployed: None,
+                deployed_revision: None,
                 older: Vec::new(),
                 failed: Vec::new(),
                 budget: None,

@@ -8,7 +8,8 @@ use std::{net::IpAddr, time::Duration};
 use api::{
     aiinference::{
         AIInference, AIInferenceSpec, Addressing, DEFAULT_SURGE_TIMEOUT_SECONDS, Disruption, Engine, Listen,
-        Medium, ModelLoader, ModelStore, ModelVolume, Rollout, source::ModelSource,
+        Medium, ModelLoader, ModelStore, ModelVolume, Rollout,
+        source::{Hub, ModelSource},
     },
     labels,
     pods::{EnvVar, PodOptions, Resources},
@@ -98,15 +99,45 @@ pub(crate) enum Content {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Source {
     /// Copied into each pod.
-    Store {
+    Copied {
         uri: String,
         /// The one file that is the model, if the source names it.
         file: Option<String>,
-        store: Store,
+        origin: Origin,
         volume: Volume,
     },
     /// Mounted read-only from a claim.
     Claim { claim: String, path: Option<String> },
+}
+
+/// Where a copied model comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Origin {
+    Store(Store),
+    Hub(HubAccess),
+}
+
+impl Origin {
+    /// Secret with certificate authorities.
+    pub(crate) fn ca_secret(&self) -> Option<&str> {
+        let (Origin::Store(Store { ca_secret, .. }) | Origin::Hub(HubAccess { ca_secret, .. })) = self;
+        ca_secret.as_deref()
+    }
+}
+
+/// Access to a hub.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct HubAccess {
+    pub(crate) hub: Hub,
+    /// `None`: the public hub.
+    pub(crate) endpoint: Option<String>,
+    /// Secret with a token.
+    pub(crate) secret: Option<String>,
+    pub(crate) timeout_seconds: i32,
+    pub(crate) ca_secret: Option<String>,
+    /// Patterns of paths.
+    pub(crate) include: Vec<String>,
+    pub(crate) exclude: Vec<String>,
 }
 
 /// Access to an object store.
@@ -228,23 +259,47 @@ fn source(spec: &AIInferenceSpec) -> Result<Source, Invalid> {
     let source: ModelSource =
         spec.model_source.parse().map_err(|wrong| Invalid(format!("spec.modelSource {wrong}")))?;
     Ok(match source {
-        ModelSource::Store { .. } => Source::Store {
+        ModelSource::Store { .. } => Source::Copied {
             // As the user wrote it; another spelling of the same location must not restart pods.
             uri: spec.model_source.clone(),
             file: source.gguf_file().filter(|_| spec.engine == Engine::Vllm).map(str::to_owned),
-            store: store(spec.model_store.as_ref())?,
+            origin: Origin::Store(store(spec.model_store.as_ref())?),
+            volume: volume(spec.model_volume.as_ref())?,
+        },
+        ModelSource::Hub { hub, id: _, revision: _ } => Source::Copied {
+            uri: spec.model_source.clone(),
+            file: None,
+            origin: Origin::Hub(hub_access(hub, spec)?),
             volume: volume(spec.model_volume.as_ref())?,
         },
         ModelSource::Claim { name, path } => {
-            if spec.model_store.as_ref().is_some_and(|store| store.manifest_digest.is_some()) {
-                return Err(Invalid(
-                    "spec.modelStore.manifestDigest needs an s3:// source in spec.modelSource: the files of a claim \
-                     are not read before the engine reads them"
-                        .to_owned(),
-                ));
-            }
+            no_manifest(spec, "the files of a claim are not read before the engine reads them")?;
             Source::Claim { claim: name, path: (!path.is_empty()).then_some(path) }
         }
+    })
+}
+
+fn no_manifest(spec: &AIInferenceSpec, why: &str) -> Result<(), Invalid> {
+    if spec.model_store.as_ref().is_some_and(|store| store.manifest_digest.is_some()) {
+        return Err(Invalid(format!(
+            "spec.modelStore.manifestDigest needs an s3:// source in spec.modelSource: {why}"
+        )));
+    }
+    Ok(())
+}
+
+fn hub_access(hub: Hub, spec: &AIInferenceSpec) -> Result<HubAccess, Invalid> {
+    no_manifest(spec, "a commit in the source, as owner/name@commit, names the files of a hub")?;
+    let store = spec.model_store.clone().unwrap_or_default();
+    let loader = spec.model_loader.clone().unwrap_or_default();
+    Ok(HubAccess {
+        hub,
+        endpoint: store.endpoint,
+        secret: store.secret_name,
+        timeout_seconds: store.timeout_seconds,
+        ca_secret: store.ca_secret_name,
+        include: loader.include,
+        exclude: loader.exclude,
     })
 }
 
@@ -439,10 +494,10 @@ mod tests {
         assert_eq!(valid.warmup_timeout_seconds, 300);
         assert_eq!(
             valid.source,
-            Source::Store {
+            Source::Copied {
                 uri: "s3://models/qwen".into(),
                 file: None,
-                store: Store {
+                origin: Origin::Store(Store {
                     endpoint: None,
                     region: "us-east-1".into(),
                     secret: None,
@@ -450,7 +505,7 @@ mod tests {
                     addressing: Addressing::Auto,
                     ca_secret: None,
                     manifest_digest: None,
-                },
+                }),
                 volume: Volume::Disk { limit: None },
             }
         );
@@ -469,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_source_is_refused_with_the_two_valid_forms() {
+    fn an_invalid_source_is_refused_with_the_valid_forms() {
         for text in [
             "http://host/x",
             "s3://",
@@ -481,7 +536,7 @@ mod tests {
             "s3://m/./q",
         ] {
             let message = refusal(&format!("{{modelSource: '{text}', engine: triton, gpu: {{count: 0}}}}"));
-            assert!(message.contains("s3://bucket/prefix or pvc://claim/path"), "{message}");
+            assert!(message.contains("s3://bucket/prefix, pvc://claim/path, hf://owner/name"), "{message}");
         }
     }
 
@@ -575,6 +630,11 @@ mod tests {
             |source: &str| format!("{{modelSource: '{source}', engine: vllm, gpu: {{count: 1}}, {digest}}}");
         let refused = refusal(&with("pvc://models"));
         assert!(refused.starts_with("spec.modelStore.manifestDigest needs an s3:// source"), "{refused}");
+        let refused = refusal(&with("hf://a/b"));
+        assert!(
+            refused.contains("needs an s3:// source") && refused.contains("owner/name@commit"),
+            "{refused}"
+        );
         valid(&with("s3://models"));
     }
 

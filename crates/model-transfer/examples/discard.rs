@@ -1,9 +1,9 @@
 //! The null downloader of `cargo xtask bench transfer`: the ranged GETs of a pull, by the same client and as many at
 //! once, with bodies that are counted and thrown away. What it takes is what the store, the line and
-//! this client take.
+//! this client take. Of a hub it writes the bytes to a file, and checks nothing.
 #![expect(clippy::print_stdout, reason = "the count is what the bench reads")]
 
-use std::{error::Error, ops::Range, sync::Arc};
+use std::{error::Error, fs::File, ops::Range, os::unix::fs::FileExt as _, sync::Arc};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::{
@@ -18,14 +18,18 @@ const PART: u64 = 16 << 20;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// `discard BUCKET PREFIX`, with the environment of a pull.
+/// `discard BUCKET PREFIX`, with the environment of a pull; or `discard URL BYTES FILE`.
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut arguments = std::env::args().skip(1);
     let (Some(bucket), Some(prefix)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: discard BUCKET PREFIX".into());
+        return Err("usage: discard BUCKET PREFIX, or discard URL BYTES FILE".into());
     };
+    if let Some(file) = arguments.next() {
+        println!("{}", written(&bucket, prefix.parse()?, Arc::new(File::create(file)?)).await?);
+        return Ok(());
+    }
     let client = ClientOptions::new().with_allow_http(true).with_http1_only().with_timeout_disabled();
     let s3 = AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(client).build()?;
     let s3 = Arc::new(s3);
@@ -39,6 +43,27 @@ async fn main() -> Result<(), Failed> {
         .await?;
     println!("{bytes}");
     Ok(())
+}
+
+/// The ranges of one address, each at its place of the file. Redirects are followed for each.
+async fn written(address: &str, size: u64, file: Arc<File>) -> Result<u64, Failed> {
+    let client = reqwest::Client::builder().http1_only().build()?;
+    let ranges = (0..size).step_by(PART as usize).map(|from| from..(from + PART).min(size));
+    let fetched = ranges.map(|range| {
+        let request = client.get(address).header("range", format!("bytes={}-{}", range.start, range.end - 1));
+        let file = Arc::clone(&file);
+        tokio::spawn(async move {
+            let mut body = request.send().await?.error_for_status()?;
+            let mut at = range.start;
+            while let Some(chunk) = body.chunk().await? {
+                file.write_all_at(&chunk, at)?;
+                at += chunk.len() as u64;
+            }
+            Ok::<_, Failed>(at - range.start)
+        })
+    });
+    let fetched = stream::iter(fetched).buffer_unordered(CONNECTIONS).map(|bytes| bytes?);
+    fetched.try_fold(0, |sum, bytes| async move { Ok::<_, Failed>(sum + bytes) }).await
 }
 
 fn requests(object: ObjectMeta) -> Vec<(Path, Option<Range<u64>>)> {

@@ -1,7 +1,7 @@
-//! The command line. Environment variables of options are read here; those of AWS (credentials, endpoint, region) by
+//! The command line. Environment variables of options and the token of a hub are read here; those of AWS (credentials, endpoint, region) by
 //! object_store in `store`, those of proxies and `SSL_CERT_FILE` by its HTTP client.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use api::{
     aiinference::Addressing,
@@ -10,12 +10,18 @@ use api::{
 use clap::{Args, Parser, Subcommand};
 use text::quantity::Bytes;
 
-use crate::{check::Engine, digest::is_hex, location::Location};
+use crate::{
+    check::Engine,
+    digest::is_hex,
+    hub::selection::Glob,
+    location::{Location, Source},
+};
 
-/// Copies a model between an S3-compatible store and a folder
+/// Copies a model between an S3-compatible store and a folder, or from a hub into a folder
 ///
 /// Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or from the files of workload
-/// identity; without any, requests are anonymous. AWS_ENDPOINT_URL and AWS_REGION say where the store is.
+/// identity; without any, requests are anonymous. AWS_ENDPOINT_URL and AWS_REGION say where the store is. The token of a hub comes from
+/// TRANSFER_HUB_TOKEN.
 #[derive(Debug, Parser)]
 #[command(name = "model-transfer", version)]
 pub(crate) struct Arguments {
@@ -60,8 +66,8 @@ pub(crate) enum Transfer {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Pull {
-    /// s3://bucket[/prefix]
-    pub(crate) source: Location,
+    /// s3://bucket[/prefix], hf://owner/name[@revision] or ms://owner/name[@revision]
+    pub(crate) source: Source,
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
     /// Do not wait until the files are on disk; after a reboot of the machine they are fetched again
@@ -76,6 +82,15 @@ pub(crate) struct Pull {
     /// sha256:HEX of the model's SHA256SUMS; a model with another list, or with files that it does not name, is refused
     #[arg(long = options::MANIFEST_DIGEST, env = "TRANSFER_MANIFEST_DIGEST", value_parser = manifest_digest)]
     pub(crate) manifest_digest: Option<String>,
+    /// URL of the hub or of a mirror, for hf:// and ms:// sources
+    #[arg(long = options::HUB_ENDPOINT, env = loader::HUB_ENDPOINT, value_name = "URL")]
+    pub(crate) hub_endpoint: Option<String>,
+    /// Of a hub, copy only files whose path matches, once for each pattern; `*` matches any characters, `?` one
+    #[arg(long = options::INCLUDE, value_name = "PATTERN")]
+    pub(crate) include: Vec<Glob>,
+    /// Of a hub, do not copy files whose path matches, once for each pattern
+    #[arg(long = options::EXCLUDE, value_name = "PATTERN")]
+    pub(crate) exclude: Vec<Glob>,
     /// Seconds after which a store without any good answer is reported as unreachable, the first time
     #[arg(long, env = "TRANSFER_FIRST_ANSWER_SECONDS", default_value_t = 20)]
     pub(crate) first_answer_seconds: u64,
@@ -120,6 +135,11 @@ impl Siblings {
     /// The digest that this pod must load.
     pub(crate) fn digest(&self) -> Option<&str> {
         Loaded::digest_of(&self.model_digests, &self.revision)
+    }
+
+    /// The commit of a hub that this pod must load.
+    pub(crate) fn commit(&self) -> Option<&str> {
+        Loaded::commit_of(&self.model_digests, &self.revision)
     }
 }
 
@@ -203,6 +223,24 @@ impl Options {
 
     pub(crate) fn progress(&self) -> Duration {
         Duration::from_secs(self.progress_seconds)
+    }
+}
+
+/// What identifies a user to a hub. It is never an argument, because all processes of a machine can read those.
+#[derive(Clone)]
+pub(crate) struct Token(pub(crate) String);
+
+impl Token {
+    /// `None` for an empty one.
+    pub(crate) fn of_environment() -> Option<Self> {
+        let token = std::env::var(loader::HUB_TOKEN).ok()?;
+        Some(token.trim().to_owned()).filter(|token| !token.is_empty()).map(Token)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
     }
 }
 

@@ -1,11 +1,12 @@
 //! Expected checksums of files, and their verification. A checksum counts as verified only if it was computed.
 
-use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc};
+use std::{fmt, fs::File, io, os::unix::fs::FileExt as _, sync::Arc};
 
 use crc_fast::CrcAlgorithm;
 use md5::Md5;
 use object_storage::hex;
 pub(crate) use object_storage::{Expected, is_hex};
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use sha2::{Digest as _, Sha256};
 use tokio::{sync::watch, task::spawn_blocking};
 
@@ -16,6 +17,7 @@ pub(crate) mod sums;
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Proof {
     Sha256(String),
+    GitBlob,
     Md5,
     Crc64,
     Length,
@@ -48,15 +50,17 @@ pub(crate) async fn following(
 #[derive(Clone, Debug)]
 pub(crate) enum Algorithm {
     Sha256(Sha256),
+    GitBlob(GitBlob),
     Md5(Md5),
     Crc64(Crc64),
 }
 
 impl Algorithm {
-    /// `None` if no checksum is expected.
-    pub(crate) fn of(expected: &Expected) -> Option<Self> {
+    /// `None` if no checksum is expected. `size`: the bytes of the whole file.
+    pub(crate) fn of(expected: &Expected, size: u64) -> Option<Self> {
         match expected {
             Expected::Sha256(_) => Some(Self::sha256()),
+            Expected::GitBlob(_) => Some(Self::GitBlob(GitBlob::new(size))),
             Expected::Md5(_) => Some(Self::Md5(Md5::new())),
             Expected::Crc64(_) => Some(Self::Crc64(Crc64::default())),
             Expected::Nothing => None,
@@ -70,6 +74,7 @@ impl Algorithm {
     pub(crate) fn over(mut self, bytes: &[u8]) -> Self {
         match &mut self {
             Self::Sha256(hash) => hash.update(bytes),
+            Self::GitBlob(GitBlob(hash)) => hash.update(bytes),
             Self::Md5(hash) => hash.update(bytes),
             Self::Crc64(crc) => crc.update(bytes),
         }
@@ -94,9 +99,28 @@ impl Algorithm {
     pub(crate) fn finish(self) -> String {
         match self {
             Self::Sha256(hash) => hex(&hash.finalize()),
+            Self::GitBlob(GitBlob(hash)) => hex(hash.finish().as_ref()),
             Self::Md5(hash) => hex(&hash.finalize()),
             Self::Crc64(crc) => crc.finish(),
         }
+    }
+}
+
+/// The name that git gives to a content.
+#[derive(Clone)]
+pub(crate) struct GitBlob(Context);
+
+impl GitBlob {
+    fn new(size: u64) -> Self {
+        let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+        hash.update(format!("blob {size}\0").as_bytes());
+        Self(hash)
+    }
+}
+
+impl fmt::Debug for GitBlob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GitBlob")
     }
 }
 
@@ -124,7 +148,9 @@ impl Crc64 {
     pub(crate) fn over_file(self, file: &File, from: u64, upto: u64) -> io::Result<Self> {
         match Algorithm::Crc64(self).over_file(file, from, upto)? {
             Algorithm::Crc64(crc) => Ok(crc),
-            Algorithm::Sha256(_) | Algorithm::Md5(_) => Err(io::Error::other("another algorithm")),
+            Algorithm::Sha256(_) | Algorithm::GitBlob(_) | Algorithm::Md5(_) => {
+                Err(io::Error::other("another algorithm"))
+            }
         }
     }
 
@@ -145,6 +171,16 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    #[test]
+    fn the_name_of_git_counts_the_length() {
+        let name = |text: &[u8]| {
+            let expected = Expected::GitBlob(String::new());
+            Algorithm::of(&expected, text.len() as u64).map(|algorithm| algorithm.over(text).finish())
+        };
+        assert_eq!(name(b"").as_deref(), Some("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"));
+        assert_eq!(name(b"hello\n").as_deref(), Some("ce013625030ba8dba906f756967f9e9ca394464a"));
+    }
 
     #[test]
     fn only_the_etag_of_one_part_is_a_digest() {

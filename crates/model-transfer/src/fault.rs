@@ -77,6 +77,11 @@ impl Fault {
         Self { cause, message: message.into() }
     }
 
+    /// Without its cause.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// A failed step on this machine: `failed to {step} {object}: {error}`.
     pub(crate) fn io(step: &'static str, object: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
         move |error| {

@@ -1,4 +1,4 @@
-//! `model-transfer` copies a model between an S3-compatible store and a folder.
+//! `model-transfer` copies a model between an S3-compatible store and a folder, or from a hub into a folder.
 //!
 //! `pull` is the init container of a model server. `push` runs after a training run, and `check-store` before it.
 //! `check` looks at a model that is there already. `pre-stop` is the preStop hook of the engine that serves the model,
@@ -23,12 +23,15 @@
 //! - `check/contents.rs`: what a model consists of, and whether other pods have the same.
 //! - `engine/pre_stop.rs`: the preStop hook; its parts are in `pre_stop`.
 //! - `engine/alive.rs`: the liveness probe.
+//! - `hub.rs`: a model on Hugging Face, ModelScope or a mirror: its list of files, and their bytes; its parts are in
+//!   `hub`.
 //! - `store.rs`: the only file that speaks to the store, through `crates/object-storage`.
 //! - `store/keys.rs`: decides which keys may become paths.
 //! - `store/markers.rs`: objects that stand for empty folders.
+//! - `store/requests.rs`: retries of requests to a store or a hub.
 //! - `store/retry.rs`: waits between attempts.
 //! - `tree.rs`: opens paths below a root and follows no link.
-//! - `location.rs`: parses `s3://bucket/prefix`.
+//! - `location.rs`: parses `s3://bucket/prefix`, `hf://owner/name` and `ms://owner/name`.
 //! - `digest.rs`: expected checksums, and their verification.
 //! - `digest/sums.rs`: parses and writes `SHA256SUMS`.
 //! - `space.rs`: checks the space for a model.
@@ -42,6 +45,7 @@ mod cli;
 mod digest;
 mod engine;
 mod fault;
+mod hub;
 mod location;
 mod progress;
 mod pull;

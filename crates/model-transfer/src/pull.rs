@@ -1,4 +1,4 @@
-//! `pull`: copies everything below a prefix into a folder.
+//! `pull`: copies everything below a prefix, or a model of a hub, into a folder.
 //!
 //! ```text
 //! lock ─▶ list ─▶ keys become paths ─▶ as the other pods have it? ─▶ what is in place stays ─▶ does the rest fit?
@@ -13,9 +13,11 @@ mod folder;
 mod lock;
 mod manifest;
 mod object;
+mod origin;
 mod partial;
 mod plan;
 mod request;
+mod snapshot;
 mod transfer;
 mod writer;
 
@@ -49,6 +51,7 @@ use crate::{
 };
 use folder::Folder;
 use object::{Listed, Object};
+use origin::Origin;
 use plan::{Plan, plan};
 use transfer::{CONNECTIONS, Transfer};
 
@@ -64,18 +67,21 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
         engine,
         size_limit: _,
         manifest_digest: _,
+        hub_endpoint: _,
+        include: _,
+        exclude: _,
         first_answer_seconds,
         install: _,
         siblings: _,
     } = wanted;
-    let store = Store::open(source, options, checksums_wanted())?;
+    let origin = Origin::open(wanted, options)?;
     Folder::create(root)?;
     let lock = lock::lock(root, options.wait_for_others()).await?;
     let volume = Volume::of(root, &options.termination_log, space::MORE_SPACE);
     let volume = volume.map_err(Fault::io("ask for the free space of", root))?;
     let folder = Arc::new(Folder::open(root, volume, !no_sync, lock)?);
     let progress = Progress::new(options.progress());
-    let transfer = Arc::new(Transfer::new(store, Arc::clone(&folder), progress));
+    let transfer = Arc::new(Transfer::new(origin, Arc::clone(&folder), progress));
     let reported = folder.last_fault();
     // A store that does not answer is reported soon, and waited for by the runs that follow.
     let silence = (reported != Some(Cause::Unreachable.exit_code()))
@@ -85,7 +91,7 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
         let attempted = tokio::select! {
             biased;
             attempted = attempt(wanted, &transfer) => attempted,
-            silent = transfer.store.silence(silence) => Err(silent),
+            silent = transfer.origin.silence(silence) => Err(silent),
         };
         let fault = match attempted {
             Ok(done) => break done,
@@ -117,9 +123,12 @@ fn checksums_wanted() -> HeaderMap {
 
 /// One attempt, from the listing to a folder that equals it. Returns how the files were checked, and what they are.
 async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<(String, Loaded), Fault> {
-    let Transfer { store, folder, progress, .. } = transfer.as_ref();
+    let Transfer { origin, folder, progress, .. } = transfer.as_ref();
     let Pull { source, engine, size_limit, manifest_digest, siblings, .. } = wanted;
-    let mut listed = listed(source, store).await?;
+    let mut listed = match origin {
+        Origin::Store(store, location) => listed(location, store).await?,
+        Origin::Hub(hub) => snapshot::listed(wanted, hub).await?,
+    };
     if let Some(engine) = engine {
         let folders: Vec<String> = listed.empty_folders.keys().map(|path| format!("{path}/")).collect();
         let paths = listed.files.keys().chain(&folders).map(String::as_str);
@@ -169,12 +178,12 @@ fn loaded(listed: &Listed, engine: Option<check::Engine>) -> Loaded {
     let counts = |object: &&Object| listed.is_one_object || check::is_loaded(engine, &object.path);
     for object in listed.files.values().filter(counts) {
         let identity = match &object.expected {
-            Expected::Sha256(digest) => digest,
+            Expected::Sha256(digest) | Expected::GitBlob(digest) => digest,
             Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing => &object.version,
         };
         contents.add(&object.path, object.size, identity);
     }
-    contents.loaded()
+    Loaded { commit: listed.commit.clone(), ..contents.loaded() }
 }
 
 /// The objects below the source, or the one object that it names. Fails if there is none.
@@ -194,7 +203,7 @@ async fn listed(source: &Location, store: &Store) -> Result<Listed, Fault> {
         keys::tree(files, folders, |object| object.size).map_err(invalid)?;
     let empty_folders = folders.into_iter().map(|(path, object)| (path, object.version)).collect();
     let sums = files.get(SHA256SUMS).cloned();
-    Ok(Listed { files, empty_folders, case_twins, sums, is_one_object: false })
+    Ok(Listed { files, empty_folders, case_twins, sums, is_one_object: false, commit: String::new() })
 }
 
 /// Removes and returns the objects that stand for empty folders. The listing shows them like empty files, so there is a
@@ -235,7 +244,14 @@ async fn one_object(source: &Location, store: &Store) -> Result<Listed, Fault> {
         Err(fault) => return Err(fault),
     };
     let files = iter::once((name.clone(), object(name, found.meta))).collect();
-    Ok(Listed { files, empty_folders: BTreeMap::new(), case_twins: None, sums, is_one_object: true })
+    Ok(Listed {
+        files,
+        empty_folders: BTreeMap::new(),
+        case_twins: None,
+        sums,
+        is_one_object: true,
+        commit: String::new(),
+    })
 }
 
 fn object(path: String, meta: ObjectMeta) -> Object {

@@ -173,6 +173,7 @@ async fn list_there(
     }
     let key = key(destination, SHA256SUMS)?;
     let text = store
+        .requests
         .retried(SHA256SUMS, || async {
             let answer = store.s3.get_opts(&key, object_store::GetOptions::default()).await;
             text_of(answer.map_err(|error| RequestError::of(&error))?).await
@@ -306,7 +307,7 @@ async fn put(shared: &Shared, key: &Key, payload: PutPayload) -> Result<(), Faul
         let written = shared.store.s3.put_opts(key, payload.clone(), PutOptions::default()).await;
         written.map(drop).map_err(|error| RequestError::of(&error))
     };
-    shared.store.retried(key.as_ref(), write).await
+    shared.store.requests.retried(key.as_ref(), write).await
 }
 
 /// Of an object below the destination.

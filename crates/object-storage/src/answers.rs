@@ -65,7 +65,16 @@ impl RequestError {
         if let object_store::Error::InvalidPath { source } = error {
             return RequestError::InvalidKey(format!("{source}: rename the object"));
         }
-        let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+        RequestError::of_cause(error)
+    }
+
+    /// Of an error of the HTTP client.
+    pub fn of_http(error: &HttpError) -> RequestError {
+        RequestError::of_cause(error)
+    }
+
+    fn of_cause(error: &(dyn Error + 'static)) -> RequestError {
+        let mut cause = Some(error);
         let mut transport = None;
         while let Some(error) = cause {
             if let Some(refusal) = error.downcast_ref::<Refusal>() {

@@ -98,7 +98,7 @@ fn is_address(host: &str) -> bool {
 }
 
 /// The endpoint for messages, without the user of `http://user:password@host`.
-pub(crate) fn without_password(endpoint: &str) -> String {
+pub fn without_password(endpoint: &str) -> String {
     match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
         _ => endpoint.to_owned(),

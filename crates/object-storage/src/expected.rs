@@ -7,6 +7,8 @@ use http::{HeaderMap, StatusCode};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     Sha256(String),
+    /// The name that git gives to the content: SHA-1 of `blob`, its length and its bytes. Hubs list it of small files.
+    GitBlob(String),
     Md5(String),
     /// CRC-64/NVME of the whole object.
     Crc64(String),

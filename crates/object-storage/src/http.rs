@@ -108,26 +108,77 @@ impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         // object_store adds the default headers of `options` itself, because it signs them.
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
-        // No time-out for a whole request, because a model may take hours; see `Bounded`.
+        let Self { stall, answered, authorities } = self;
+        let https_only = allow_http.as_deref() != Some("true");
+        let client = Client::new(*stall, Arc::clone(answered), authorities, https_only)
+            .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })?;
+        Ok(HttpClient::new(Bounded(client)))
+    }
+}
+
+/// Sends requests whose waits are limited, and respects `Retry-After`. It follows no redirect.
+#[derive(Debug)]
+pub struct Client {
+    client: HttpClient,
+    stall: Duration,
+    answered: Arc<AtomicBool>,
+    pause: Pause,
+}
+
+impl Client {
+    /// `stall`: a request without a byte for so long has failed. `answered` is set by the first successful answer.
+    /// `authorities` are trusted in addition to those of the system.
+    pub fn new(
+        stall: Duration,
+        answered: Arc<AtomicBool>,
+        authorities: &[Certificate],
+        https_only: bool,
+    ) -> Result<Self, reqwest::Error> {
+        // No time-out for a whole request, because a model may take hours; see `Limited`.
         let client = reqwest::Client::builder()
             .user_agent(concat!("ai-controllers/", env!("CARGO_PKG_VERSION")))
-            .https_only(allow_http.as_deref() != Some("true"))
+            .https_only(https_only)
             // Otherwise the signature and the session token would be sent to any host that an answer names.
             .redirect(Policy::none())
             .connect_timeout(CONNECT_WITHIN)
             .http1_only()
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .dns_resolver(Shuffled)
-            .tls_certs_merge(self.authorities.iter().cloned())
-            .build()
-            .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })?;
-        let (stall, answered) = (self.stall, Arc::clone(&self.answered));
-        Ok(HttpClient::new(Bounded {
-            client: HttpClient::new(client),
-            stall,
-            answered,
-            pause: Pause::default(),
-        }))
+            .tls_certs_merge(authorities.iter().cloned())
+            .build()?;
+        Ok(Self { client: HttpClient::new(client), stall, answered, pause: Pause::default() })
+    }
+
+    /// The answer, whatever its status. An answer that is no object has at most `longest` bytes; with `None` the caller
+    /// counts them.
+    pub async fn get(&self, request: HttpRequest, longest: Option<u64>) -> Result<HttpResponse, HttpError> {
+        let longest = longest.map(|limit| LargeAnswer { what: "an answer", limit });
+        self.send(request, longest).await
+    }
+
+    async fn send(
+        &self,
+        request: HttpRequest,
+        longest: Option<LargeAnswer>,
+    ) -> Result<HttpResponse, HttpError> {
+        self.pause.wait().await;
+        let reads = [Method::GET, Method::HEAD].contains(request.method());
+        let patience = if reads { self.stall } else { self.stall * UPLOAD_STALLS };
+        let Ok(answer) = timeout(patience, self.client.execute(request)).await else {
+            return Err(HttpError::new(HttpErrorKind::Timeout, NoAnswer(patience)));
+        };
+        let answer = answer?.map(|body| HttpResponseBody::new(Limited::new(body, self.stall, longest)));
+        if answer.status().is_success() {
+            self.answered.store(true, Ordering::Relaxed);
+        } else {
+            self.pause.extend(answer.headers());
+        }
+        Ok(answer)
+    }
+
+    /// The beginning of the text of a refusal, of which a slow one is cut.
+    pub async fn beginning(&self, body: HttpResponseBody) -> Vec<u8> {
+        beginning(body, self.stall).await
     }
 }
 
@@ -146,13 +197,9 @@ impl Resolve for Shuffled {
     }
 }
 
+/// The service of object_store: a refusal is an error.
 #[derive(Debug)]
-struct Bounded {
-    client: HttpClient,
-    stall: Duration,
-    answered: Arc<AtomicBool>,
-    pause: Pause,
-}
+struct Bounded(Client);
 
 /// An upload is answered when its body has arrived, which on a slow line takes longer than the first byte of a download.
 const UPLOAD_STALLS: u32 = 10;
@@ -160,23 +207,15 @@ const UPLOAD_STALLS: u32 = 10;
 #[async_trait]
 impl HttpService for Bounded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        self.pause.wait().await;
-        let reads = [Method::GET, Method::HEAD].contains(request.method());
         let names = request.extensions().get::<OnlyNames>().copied();
         let longest = match names {
             Some(_) => Some(LargeAnswer { what: "a page of the listing", limit: LONGEST_NAMES }),
             None => longest_answer(request.method(), request.uri()),
         };
-        let patience = if reads { self.stall } else { self.stall * UPLOAD_STALLS };
-        let Ok(answer) = timeout(patience, self.client.execute(request)).await else {
-            return Err(HttpError::new(HttpErrorKind::Timeout, NoAnswer(patience)));
-        };
-        let mut answer = answer?.map(|body| HttpResponseBody::new(Limited::new(body, self.stall, longest)));
+        let mut answer = self.0.send(request, longest).await?;
         if !answer.status().is_success() {
-            self.pause.extend(answer.headers());
-            return Err(HttpError::new(HttpErrorKind::Unknown, refusal(answer, self.stall).await));
+            return Err(HttpError::new(HttpErrorKind::Unknown, refusal(answer, self.0.stall).await));
         }
-        self.answered.store(true, Ordering::Relaxed);
         if let Some(names) = names {
             return only_names(answer, names).await;
         }
@@ -322,7 +361,7 @@ fn is_date(text: &&str) -> bool {
 }
 
 /// Scheme, host and port. The rest of an address may contain a signature.
-fn origin(location: &str) -> Option<String> {
+pub fn origin(location: &str) -> Option<String> {
     let location: Uri = location.parse().ok()?;
     let (scheme, host) = (location.scheme_str()?, location.host()?);
     let port = location.port().map_or(String::new(), |port| format!(":{port}"));

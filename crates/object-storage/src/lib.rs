@@ -9,7 +9,7 @@
 //!
 //! - `endpoint.rs`: the URL of a bucket, by the addressing style of its store.
 //! - `credentials.rs`: the identity of requests: that of a Secret, of the pod, or none.
-//! - `http.rs`: limits of waits and sizes; redirects are not followed.
+//! - `http.rs`: limits of waits and sizes; redirects are not followed. Hubs of models are read with the same client.
 //! - `answers.rs`: what a failed request means.
 //! - `expected.rs`: the checksum that an answer promises.
 //! - `names.rs`: listings of names, page by page, for programs with little memory.
@@ -40,11 +40,12 @@ mod names;
 pub use answers::{RequestError, innermost};
 pub use credentials::Identity;
 pub use expected::{Expected, hex, is_hex};
-pub use http::EtagIsNoDigest;
+pub use http::{Client, EtagIsNoDigest, origin};
 pub use names::{Names, OnlyNames, PAGE};
 
 use credentials::{OfPod, OfSecret};
-use endpoint::{endpoint, token_service, without_password};
+pub use endpoint::without_password;
+use endpoint::{endpoint, token_service};
 
 const DEFAULT_REGION: &str = "us-east-1";
 

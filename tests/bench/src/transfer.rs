@@ -7,6 +7,9 @@
 //! volume that ends with its pod; the speed with the wait for the disk stands beside. The objects lie in the server's folder without
 //! an ETag: what is compared is moving bytes, not hashing.
 //!
+//! The large file is also pulled from a stand-in of a hub, with a redirect and its SHA-256, beside a null downloader that
+//! writes the same ranges to a file and checks nothing.
+//!
 //! Measured is the program as cargo builds it for this machine. That of the image has musl's allocator: it holds less
 //! memory, and takes longer for many small files.
 
@@ -24,6 +27,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
+use hub_server::{Content, HubServer, Model};
 use s3_server::{Keys, Server};
 
 use crate::{
@@ -56,6 +60,7 @@ const WRITE: usize = 256 << 10;
 const BUCKET: &str = "models";
 const LARGE: &str = "large";
 const SMALL: &str = "small";
+const HUB_MODEL: &str = "bench/model";
 /// As many as a pull makes.
 const CONNECTIONS: &str = "16";
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -97,6 +102,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let began = machine::condition()?;
         let mut figures = scene.compared(&programs, LARGE, args)?;
         figures.extend(scene.compared(&programs, SMALL, args)?);
+        figures.extend(scene.of_hub(&programs, args)?);
         println!("{}", table(&format!("run {run} of {}", args.runs), &figures));
         println!("begin: {began}\nend:   {}\n", machine::condition()?);
         runs.push(figures);
@@ -111,6 +117,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 struct Scene {
     folder: PathBuf,
     server: Server,
+    hub: HubServer,
     /// How many folders were pulled into.
     targets: Cell<u32>,
 }
@@ -123,7 +130,39 @@ impl Scene {
         let objects = folder.join("server").join(BUCKET);
         write_objects(&objects, args).with_context(|| format!("failed to fill {}", objects.display()))?;
         let server = Server::start(&folder.join("server"), Keys::new("bench", "bench-secret"), Vec::new())?;
-        Ok(Self { folder: folder.to_owned(), server, targets: Cell::new(0) })
+        let hub = HubServer::start()?;
+        let large = Content::file(File::open(objects.join(LARGE).join("model.bin"))?)?;
+        hub.put(Model::new(HUB_MODEL, [(LARGE.to_owned(), large)]));
+        Ok(Self { folder: folder.to_owned(), server, hub, targets: Cell::new(0) })
+    }
+
+    /// The large file from the hub: the null downloader that writes, and model-transfer.
+    fn of_hub(&self, programs: &Programs, args: &Args) -> anyhow::Result<Vec<Figure>> {
+        let bytes = u64::from(args.large) * MIB as u64;
+        let null = self.in_new_folder(LARGE, |target| {
+            fs::create_dir_all(target)?;
+            let address = format!("{}/{HUB_MODEL}/resolve/main/{LARGE}", self.hub.endpoint());
+            let mut null = Command::new(&programs.null);
+            null.arg(address).arg(bytes.to_string()).arg(target.join(LARGE));
+            self.took(null)
+        })?;
+        let counted = fs::read_to_string(self.log())?;
+        ensure!(counted.trim() == bytes.to_string(), "the null downloader got {counted} bytes, not {bytes}");
+        let pulled = self.in_new_folder(LARGE, |target| {
+            let mut pull = Command::new(&programs.model_transfer);
+            pull.args(["pull", &format!("hf://{HUB_MODEL}"), "--no-sync"]).arg(target);
+            pull.env("TRANSFER_HUB_ENDPOINT", self.hub.endpoint());
+            self.took(pull)
+        })?;
+        let speed = |took: Took| f64::from(args.large) / took.seconds;
+        Ok(vec![
+            Figure::new(format!("one file of {} MiB from a hub: MiB/s", args.large), speed(pulled))
+                .beside(speed(null)),
+            Figure::new("  in % of a null downloader that writes", 1e2 * null.seconds / pulled.seconds)
+                .at_least(85.0),
+            Figure::new("  CPU s", pulled.cpu_seconds).beside(null.cpu_seconds),
+            Figure::new("  peak resident memory, MiB", pulled.peak_mib).beside(null.peak_mib).at_most(32.0),
+        ])
     }
 
     /// Null downloader, model-transfer and rclone, one after the other.

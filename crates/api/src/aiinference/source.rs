@@ -1,4 +1,5 @@
-//! The location of a model's weights: `s3://bucket[/prefix]` or `pvc://claim[/path]`.
+//! The location of a model's weights: `s3://bucket[/prefix]`, `pvc://claim[/path]`, `hf://owner/name[@revision]` or
+//! `ms://owner/name[@revision]`.
 //!
 //! The CEL rules and the parser of controllers and loader implement the same grammar; both are tested with [`EXAMPLES`].
 
@@ -21,6 +22,49 @@ pub enum ModelSource {
         /// Without leading and trailing slashes, empty and `.` segments; empty for the root of the volume.
         path: String,
     },
+    /// A model by its name on a public hub or a mirror of it.
+    Hub {
+        hub: Hub,
+        /// `owner/name`.
+        id: String,
+        /// A branch, a tag or a commit; `None` for the hub's default branch.
+        revision: Option<String>,
+    },
+}
+
+/// Where models have names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hub {
+    HuggingFace,
+    ModelScope,
+}
+
+impl Hub {
+    pub const ALL: [Hub; 2] = [Hub::HuggingFace, Hub::ModelScope];
+
+    /// The beginning of a source.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Hub::HuggingFace => "hf://",
+            Hub::ModelScope => "ms://",
+        }
+    }
+
+    /// The branch of a source without a revision.
+    pub fn default_branch(self) -> &'static str {
+        match self {
+            Hub::HuggingFace => "main",
+            Hub::ModelScope => "master",
+        }
+    }
+
+    /// The public hub.
+    pub fn default_endpoint(self) -> &'static str {
+        match self {
+            Hub::HuggingFace => "https://huggingface.co",
+            Hub::ModelScope => "https://www.modelscope.cn",
+        }
+    }
 }
 
 /// Why a text is not a model source.
@@ -33,7 +77,10 @@ pub struct InvalidSource {
 impl ModelSource {
     /// The name of the file, where the source is one file in the format GGUF, which vLLM takes instead of a folder.
     pub fn gguf_file(&self) -> Option<&str> {
-        let (ModelSource::Store { prefix: path, .. } | ModelSource::Claim { path, .. }) = self;
+        let path = match self {
+            ModelSource::Store { prefix: path, .. } | ModelSource::Claim { path, .. } => path,
+            ModelSource::Hub { .. } => return None,
+        };
         path.rsplit('/').next().filter(|name| name.ends_with(GGUF))
     }
 }
@@ -51,6 +98,10 @@ impl fmt::Display for ModelSource {
         let (scheme, container, folder) = match self {
             ModelSource::Store { bucket, prefix } => (S3, bucket, prefix),
             ModelSource::Claim { name, path } => (PVC, name, path),
+            ModelSource::Hub { hub, id, revision } => {
+                let revision = revision.as_ref().map_or(String::new(), |revision| format!("@{revision}"));
+                return write!(f, "{}{id}{revision}", hub.scheme());
+            }
         };
         match folder.as_str() {
             "" => write!(f, "{scheme}{container}"),
@@ -62,7 +113,11 @@ impl fmt::Display for ModelSource {
 impl fmt::Display for InvalidSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { text, why } = self;
-        write!(f, "{text:?} {why}: use s3://bucket/prefix or pvc://claim/path")
+        write!(
+            f,
+            "{text:?} {why}: use s3://bucket/prefix, pvc://claim/path, hf://owner/name@revision or \
+             ms://owner/name@revision"
+        )
     }
 }
 
@@ -120,7 +175,39 @@ fn parse(text: &str) -> Result<ModelSource, &'static str> {
         let segments: Vec<&str> = path.split('/').filter(|segment| !matches!(*segment, "" | ".")).collect();
         return Ok(ModelSource::Claim { name: name.to_owned(), path: segments.join("/") });
     }
+    for hub in Hub::ALL {
+        if let Some(rest) = text.strip_prefix(hub.scheme()) {
+            return of_hub(hub, rest);
+        }
+    }
     Err("has no known scheme")
+}
+
+fn of_hub(hub: Hub, rest: &str) -> Result<ModelSource, &'static str> {
+    let (id, revision) = match rest.split_once('@') {
+        Some((id, revision)) => (id, Some(revision)),
+        None => (rest, None),
+    };
+    let is_id = id.split_once('/').is_some_and(|(owner, name)| is_hub_name(owner) && is_hub_name(name));
+    if !is_id {
+        return Err("names no model of a hub");
+    }
+    if revision.is_some_and(|revision| !revision.split('/').all(is_part_of_revision)) {
+        return Err("names no revision");
+    }
+    Ok(ModelSource::Hub { hub, id: id.to_owned(), revision: revision.map(str::to_owned) })
+}
+
+/// As [`HUB_NAME`].
+fn is_hub_name(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.chars().all(|char| char.is_ascii_alphanumeric() || "._-".contains(char))
+}
+
+/// As [`PART_OF_REVISION`].
+fn is_part_of_revision(text: &str) -> bool {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    text.starts_with(is_plain) && text.chars().all(|char| is_plain(char) || ".+-".contains(char))
 }
 
 fn is_invisible(char: char) -> bool {
@@ -139,12 +226,19 @@ fn is_object_name(text: &str) -> bool {
         && text.chars().all(|char| is_alphanumeric(char) || ".-".contains(char))
 }
 
-/// Checks the scheme and the name of the bucket or claim.
+/// The owner or the name of a model on a hub.
+const HUB_NAME: &str = "[A-Za-z0-9][A-Za-z0-9._-]*";
+/// Between the slashes of a branch or tag.
+const PART_OF_REVISION: &str = "[A-Za-z0-9_][A-Za-z0-9._+-]*";
+
+/// Checks the scheme and the name of the bucket, the claim or the model on a hub.
 pub(crate) fn location_rule() -> Rule {
-    Rule::new(
-        r"self.matches(r'^(s3://[A-Za-z0-9][A-Za-z0-9._-]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?)(/|$)')",
+    let (bucket, claim) = ("s3://[A-Za-z0-9][A-Za-z0-9._-]*", "pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?");
+    let hub = format!("(hf|ms)://{HUB_NAME}/{HUB_NAME}(@{PART_OF_REVISION}(/{PART_OF_REVISION})*)?");
+    Rule::new(format!("self.matches(r'^(({bucket}|{claim})(/|$)|{hub}$)')")).message(
+        "must be s3://bucket, s3://bucket/prefix, pvc://claim, pvc://claim/path, hf://owner/name, ms://owner/name, or \
+         one of the last two with @revision",
     )
-    .message("must be s3://bucket, s3://bucket/prefix, pvc://claim or pvc://claim/path")
 }
 
 pub(crate) fn characters_rule() -> Rule {
@@ -182,6 +276,16 @@ pub const EXAMPLES: &[(&str, Option<&str>)] = &[
     ("pvc://models/.", Some("pvc://models")),
     ("pvc://models/Path/.hidden", Some("pvc://models/Path/.hidden")),
     ("pvc://0", Some("pvc://0")),
+    ("hf://Qwen/Qwen2.5-7B_Instruct", Some("hf://Qwen/Qwen2.5-7B_Instruct")),
+    ("hf://a/b@main", Some("hf://a/b@main")),
+    ("hf://a/b@refs/pr/1", Some("hf://a/b@refs/pr/1")),
+    ("hf://a/b@v1.0+gguf-4", Some("hf://a/b@v1.0+gguf-4")),
+    (
+        "hf://a/b@0123456789abcdef0123456789abcdef01234567",
+        Some("hf://a/b@0123456789abcdef0123456789abcdef01234567"),
+    ),
+    ("ms://qwen/Qwen-7B-Chat", Some("ms://qwen/Qwen-7B-Chat")),
+    ("ms://qwen/Qwen-7B-Chat@master", Some("ms://qwen/Qwen-7B-Chat@master")),
     ("", None),
     ("models", None),
     ("models/qwen", None),
@@ -211,6 +315,31 @@ pub const EXAMPLES: &[(&str, Option<&str>)] = &[
     ("pvc://Models/a", None),
     ("pvc://models-/a", None),
     ("pvc://models/../b", None),
+    ("hf://", None),
+    ("hf://gpt2", None),
+    ("hf://a/", None),
+    ("hf:///b", None),
+    ("hf://a/b/", None),
+    ("hf://a/b/c", None),
+    ("hf://a/b/c@main", None),
+    ("hf://-a/b", None),
+    ("hf://a/.b", None),
+    ("hf://a/b c", None),
+    ("hf://a/b@", None),
+    ("hf://a/b@/main", None),
+    ("hf://a/b@main/", None),
+    ("hf://a/b@a//b", None),
+    ("hf://a/b@a/.b", None),
+    ("hf://a/b@a..b", None),
+    ("hf://a/b@a@b", None),
+    ("hf://a/b@a?b", None),
+    ("hf://a/b#main", None),
+    ("hf://a/b@main\n", None),
+    ("hf://ä/b", None),
+    ("HF://a/b", None),
+    ("ms://a", None),
+    ("ms://a/b@-x", None),
+    ("ms://s3://a/b", None),
 ];
 
 #[cfg(test)]
@@ -268,12 +397,15 @@ mod tests {
     #[test]
     fn an_error_names_the_text_the_reason_and_the_fix() {
         let refused = |text: &str| text.parse::<ModelSource>().unwrap_err().to_string();
-        let fix = "use s3://bucket/prefix or pvc://claim/path";
+        let fix = "use s3://bucket/prefix, pvc://claim/path, hf://owner/name@revision or \
+                   ms://owner/name@revision";
         for (text, why) in [
             ("s3://m//q", "has an empty or '.' segment"),
             ("s3://", "names no bucket"),
             ("pvc:///x", "names no claim"),
             ("models", "has no known scheme"),
+            ("hf://gpt2", "names no model of a hub"),
+            ("ms://a/b@", "names no revision"),
             ("s3://m/a b", "contains '..', whitespace or control characters"),
         ] {
             assert_eq!(refused(text), format!("{text:?} {why}: {fix}"));

@@ -13,7 +13,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use super::crds;
 
 /// Accepted new rules for released fields: path, beginning of the message, and why no working object is refused.
-const NEW_REFUSALS: [(&str, &str, &str); 2] = [
+const NEW_REFUSALS: [(&str, &str, &str); 3] = [
+    (
+        "AIInference.spec.modelSource",
+        "must be s3://bucket, s3://bucket/prefix, pvc://claim",
+        "the rule accepts what the released one does, and models of hubs",
+    ),
     (
         "AIScaler.spec.targetValue",
         "must be a quantity from 1m (0.001) to 1T",

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use api::aiinference::Engine;
+use api::aiinference::{Engine, source::Hub};
 
 use workload::products::Products;
 
 use crate::{
     InferenceArgs,
     engine::Profile,
-    validate::{OwnAccount, ValidInference},
+    validate::{HubAccess, Origin, OwnAccount, Source, ValidInference},
 };
 
 /// Defaults for newly rendered pods, and options of the process.
@@ -25,6 +25,8 @@ pub(crate) struct Defaults {
     pub(crate) refusal_retry: Duration,
     pub(super) own_account: OwnAccount,
     products: Products,
+    hf_endpoint: Option<String>,
+    ms_endpoint: Option<String>,
 }
 
 impl Defaults {
@@ -36,6 +38,8 @@ impl Defaults {
             triton_image,
             tgi_image,
             gpu_products,
+            hf_endpoint,
+            ms_endpoint,
             own_service_account: _,
             own_namespace: _,
             agents: _,
@@ -50,13 +54,24 @@ impl Defaults {
             refusal_retry,
             own_account,
             products: gpu_products.unwrap_or_default(),
+            hf_endpoint,
+            ms_endpoint,
         }
     }
 
-    /// With the labels of its GPU products.
+    /// With the labels of its GPU products, and the endpoint of its hub.
     pub(crate) fn resolved(&self, valid: ValidInference) -> ValidInference {
         let gpus = valid.gpus.map(|gpus| gpus.resolved(&self.products));
-        ValidInference { gpus, ..valid }
+        let mut source = valid.source;
+        if let Source::Copied { origin: Origin::Hub(HubAccess { hub, endpoint, .. }), .. } = &mut source
+            && endpoint.is_none()
+        {
+            *endpoint = match hub {
+                Hub::HuggingFace => self.hf_endpoint.clone(),
+                Hub::ModelScope => self.ms_endpoint.clone(),
+            };
+        }
+        ValidInference { gpus, source, ..valid }
     }
 
     pub(super) fn engine_image(&self, engine: Engine) -> &str {

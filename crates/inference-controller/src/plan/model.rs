@@ -3,6 +3,8 @@
 //!
 //! A pod must load what the pods of its revision have loaded that serve, or answers would depend on the pod. The loaders
 //! compare: they get the digests from a ConfigMap. Where no pod serves there is nothing to differ from.
+//!
+//! The revision of a model of a hub is resolved once for a template. Later loaders get the commit, also where no pod serves.
 
 use std::collections::BTreeMap;
 
@@ -56,25 +58,64 @@ fn digests(observed: &Observed) -> String {
             of_revisions.entry(revision).or_default().push(pod);
         }
     }
-    let lines = of_revisions.into_iter().filter_map(|(revision, pods)| {
-        let (_, loaded) = first(pods.into_iter(), observed)?;
-        Some(Loaded::line(revision, &loaded.digest))
+    // A commit is kept also while no pod is there.
+    let pinned = [Some(observed), observed.candidate.as_deref()].into_iter().flatten();
+    for revision in pinned.filter_map(|version| version.deployed_revision.as_deref()) {
+        of_revisions.entry(revision).or_default();
+    }
+    let lines = of_revisions.into_iter().flat_map(|(revision, pods)| {
+        let digest = first(pods.iter().copied(), observed).map(|(_, loaded)| loaded.digest);
+        let is_deployed = observed.deployed_revision.as_deref() == Some(revision);
+        let recorded = is_deployed.then(|| recorded_commit(observed)).flatten();
+        let commit = recorded.or_else(|| first_of_hub(pods.into_iter()).map(|loaded| loaded.commit));
+        let commit = commit.map(|commit| Loaded::commit_line(revision, &commit));
+        [digest.map(|digest| Loaded::line(revision, &digest)), commit]
     });
-    lines.collect()
+    lines.flatten().collect()
 }
 
-/// `status.model`. What was seen of this template stays, because pods that do not serve say nothing about it.
+/// The commit that the status has of the Deployment's present template.
+fn recorded_commit(observed: &Observed) -> Option<String> {
+    let status = observed.inference.status.as_ref()?;
+    let reported = status.resolved.as_ref()?.template.as_deref()?;
+    let template = observed.deployment.as_ref()?.pinned_template.as_deref()?;
+    let is_of_template = workload::templates::revision::digest_of(template) == reported;
+    status.model.as_ref().filter(|_| is_of_template)?.revision.clone()
+}
+
+/// What the oldest pod has loaded from a hub. It need not serve: unlike the present files of a store, a commit can be loaded
+/// again.
+fn first_of_hub<'p>(pods: impl Iterator<Item = &'p PodView>) -> Option<Loaded> {
+    let loaded = pods.filter_map(|pod| {
+        let ended =
+            pod.init_container(LOADER)?.state.terminated.as_ref().filter(|ended| ended.exit_code == 0)?;
+        Some((pod, Loaded::of_message(&ended.message).filter(|loaded| !loaded.commit.is_empty())?))
+    });
+    let oldest = loaded
+        .min_by(|(one, _), (other, _)| (one.created(), one.name()).cmp(&(other.created(), other.name())));
+    oldest.map(|(_, loaded)| loaded)
+}
+
+/// `status.model`. What was seen of this template stays, because pods that do not serve say nothing about it. The commit of a
+/// hub is that of the first loader that succeeded.
 pub(super) fn status(revision: &Revision<'_>, observed: &Observed) -> Option<LoadedModel> {
     let before = observed.inference.status.as_ref().filter(|status| {
         let template = status.resolved.as_ref().and_then(|resolved| resolved.template.as_deref());
         template == Some(&*revision.digest())
     });
-    let pods = revision.pods.iter().map(AsRef::as_ref);
-    let loaded = first(pods, observed).map(|(_, Loaded { digest, files, bytes })| {
+    let before = before.and_then(|status| status.model.clone());
+    // A revision of a hub is resolved once.
+    if before.as_ref().is_some_and(|model| model.revision.is_some()) {
+        return before;
+    }
+    let pods = || revision.pods.iter().map(AsRef::as_ref);
+    let loaded = first(pods(), observed).map(|(_, loaded)| loaded).or_else(|| first_of_hub(pods()));
+    let loaded = loaded.map(|Loaded { digest, files, bytes, commit }| {
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        LoadedModel { digest, files: count(files), bytes: count(bytes) }
+        let revision = Some(commit).filter(|commit| !commit.is_empty());
+        LoadedModel { digest, files: count(files), bytes: count(bytes), revision }
     });
-    loaded.or_else(|| before?.model.clone())
+    loaded.or(before)
 }
 
 /// Two pods of the revision that serve different models: they started at the same time, while the model was changed.
@@ -142,7 +183,7 @@ mod tests {
 
     /// A pod of this age and revision that has loaded a model.
     fn pod(name: &str, created: i64, revision: &str, digit: &str, engine: &str) -> String {
-        let loaded = Loaded { digest: digest(digit), files: 2, bytes: 7 }.message();
+        let loaded = Loaded { digest: digest(digit), files: 2, bytes: 7, commit: String::new() }.message();
         format!(
             "{{name: {name}, owner: chat-{revision}, created: '{}', node: gpu-{name}, phase: Running, {engine}, gpus: 1, \
              containers: [{{name: engine, restartCount: 1}}], init: [{{name: model-loader, state: {{terminated: {{exitCode: 0, \
@@ -177,10 +218,65 @@ mod tests {
         assert_eq!(written(&scene), Some(format!("5d4 {}\n7f9c {}\n", digest("c"), digest("a"))), "paused");
     }
 
+    /// A pod that has loaded a commit of a hub.
+    fn pod_of_hub(name: &str, created: i64, commit: &str, engine: &str) -> String {
+        let loaded = Loaded { digest: digest("a"), files: 2, bytes: 7, commit: String::new() }.message();
+        let of_hub = loaded.replace('}', &format!(",\"commit\":\"{commit}\"}}"));
+        pod(name, created, "7f9c", "a", engine).replace(&loaded, &of_hub)
+    }
+
+    #[test]
+    fn a_revision_of_a_hub_is_resolved_once_for_a_template() {
+        let [first, other] = ["1", "2"].map(|digit| digit.repeat(40));
+        let mut scene =
+            with(&[pod_of_hub("b", 5, &other, "ready: false"), pod_of_hub("a", 0, &first, "ready: false")]);
+        let line = format!("7f9c commit:{first}\n");
+        assert_eq!(
+            written(&scene),
+            Some(line.clone()),
+            "a loader that has ended decides, before its pod serves"
+        );
+        let recorded = |scene: &Scene| scene.plan().status.model.and_then(|model| model.revision);
+        assert_eq!(recorded(&scene), Some(first.clone()));
+        scene.write_status();
+        scene.observe(|observed| observed.digests = Some(Default::default()));
+
+        scene.pods(&[&pod_of_hub("b", 5, &other, SERVES)]);
+        assert_eq!(recorded(&scene), Some(first.clone()), "it stays, whatever another pod has loaded");
+        scene.pods(&[]);
+        scene.observe(|observed| observed.deployed_revision = Some("7f9c".to_owned()));
+        assert_eq!(written(&scene), Some(line), "also while no pod is there");
+        assert_eq!(recorded(&scene), Some(first));
+        scene.edit_spec(|spec| spec.args = vec!["--max-model-len=1".into()]);
+        assert_eq!(recorded(&scene), None, "another template");
+    }
+
+    #[test]
+    fn the_annotation_refresh_takes_the_present_commit_of_a_hub() {
+        let commit = "1".repeat(40);
+        let mut scene = with(&[pod_of_hub("a", 0, &commit, SERVES)]);
+        scene.write_status();
+        let revision = |scene: &Scene| scene.plan().status.model.and_then(|model| model.revision);
+        assert_eq!(revision(&scene), Some(commit));
+        scene.observe(|observed| {
+            let annotations = [(labels::REFRESH.to_owned(), "now".to_owned())].into();
+            Arc::make_mut(&mut observed.inference).metadata.annotations = Some(annotations);
+        });
+        let before = scene.observed().inference.status.clone();
+        scene.roll();
+        scene.observe(|observed| {
+            observed.deployed_revision = Some("8aa".to_owned());
+            // The status is written after the Deployment.
+            Arc::make_mut(&mut observed.inference).status = before;
+        });
+        assert_eq!(revision(&scene), None, "the new template has none yet");
+        assert!(!written(&scene).unwrap_or_default().contains("8aa"), "and its loaders may take any");
+    }
+
     #[test]
     fn where_no_pod_serves_any_model_is_accepted_and_the_status_keeps_the_last_of_the_template() {
         let mut scene = with(&[pod("a", 0, "7f9c", "a", SERVES)]);
-        let seen = Some(LoadedModel { digest: digest("a"), files: 2, bytes: 7 });
+        let seen = Some(LoadedModel { digest: digest("a"), files: 2, bytes: 7, revision: None });
         assert_eq!(scene.plan().status.model, seen);
         scene.write_status();
         scene.pods(&[&pod("b", 5, "7f9c", "b", "ready: false")]);
@@ -193,7 +289,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_starts_again_has_its_model_unless_it_reads_a_claim() {
-        let loaded = Loaded { digest: digest("a"), files: 2, bytes: 7 }.message();
+        let loaded = Loaded { digest: digest("a"), files: 2, bytes: 7, commit: String::new() }.message();
         let pod = |ready: i64| {
             format!(
                 "{{name: a, owner: chat-7f9c, node: gpu-a, conditions: [{{type: Ready, status: 'False', \

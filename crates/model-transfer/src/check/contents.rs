@@ -29,7 +29,7 @@ impl Contents {
 
     pub(crate) fn loaded(self) -> Loaded {
         let Self { hash, files, bytes } = self;
-        Loaded { digest: format!("sha256:{}", hex(&hash.finalize())), files, bytes }
+        Loaded { digest: format!("sha256:{}", hex(&hash.finalize())), files, bytes, commit: String::new() }
     }
 }
 

@@ -105,10 +105,11 @@ fn proof(expected: &Expected, digest: String, stated: &Stated) -> Result<Proof, 
     match expected {
         Expected::Nothing => Ok(Proof::Length),
         Expected::Sha256(expected) if *expected == digest => Ok(Proof::Sha256(digest)),
+        Expected::GitBlob(expected) if *expected == digest => Ok(Proof::GitBlob),
         Expected::Md5(expected) if *expected == digest => Ok(Proof::Md5),
         Expected::Crc64(expected) if *expected == digest => Ok(Proof::Crc64),
         Expected::Md5(_) if stated.etag_hides_digest() => Ok(Proof::Length),
-        Expected::Sha256(_) | Expected::Md5(_) | Expected::Crc64(_) => Err(Mismatch),
+        Expected::Sha256(_) | Expected::GitBlob(_) | Expected::Md5(_) | Expected::Crc64(_) => Err(Mismatch),
     }
 }
 
@@ -138,7 +139,7 @@ pub(super) async fn fetch_bytes(
     let stated = fill(transfer, object, &mut held).await?;
     let Held { bytes, .. } = held;
     let expected = stated.strongest(&object.expected);
-    let digest = Algorithm::of(&expected).map(|algorithm| algorithm.over(&bytes).finish());
+    let digest = Algorithm::of(&expected, object.size).map(|algorithm| algorithm.over(&bytes).finish());
     Ok(proof(&expected, digest.unwrap_or_default(), &stated).map(|proof| (bytes, proof)))
 }
 
@@ -156,7 +157,7 @@ async fn fetch_small(transfer: &Transfer, object: &Arc<Object>) -> Result<Result
 async fn fetch_large(transfer: &Arc<Transfer>, object: &Arc<Object>) -> Result<Result<(), Mismatch>, Fault> {
     // The answer to a request for a range does not have the checksum of the whole object.
     let stated = match object.expected {
-        Expected::Sha256(_) => Stated::default(),
+        Expected::Sha256(_) | Expected::GitBlob(_) => Stated::default(),
         Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing => head(transfer, object).await,
     };
     let expected = stated.strongest(&object.expected);
@@ -194,7 +195,9 @@ async fn fetch_and_digest(
         return Ok((stated, digest.map_err(unreadable)?));
     }
     let fetching = fetch_and_write(transfer, object, partial, None);
-    let Some(algorithm) = Algorithm::of(expected) else { return Ok((fetching.await?, String::new())) };
+    let Some(algorithm) = Algorithm::of(expected, object.size) else {
+        return Ok((fetching.await?, String::new()));
+    };
     // These algorithms need the bytes in order: they follow the bytes that are written.
     let digest = digest::following(Arc::clone(partial.data()), object.size, algorithm, partial.whole());
     let (mut digest, mut fetching) = (pin!(digest), pin!(fetching));

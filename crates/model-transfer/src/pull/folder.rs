@@ -352,17 +352,21 @@ fn line(placed: &Placed) -> Vec<u8> {
 }
 
 fn summary(record: &BTreeMap<String, Placed>) -> String {
-    let (mut by_sha256, mut by_md5, mut by_crc, mut by_length) = (0, 0, 0, 0);
+    let (mut by_sha256, mut by_git, mut by_md5, mut by_crc, mut by_length) = (0, 0, 0, 0, 0);
     for placed in record.values().filter(|placed| !placed.path.ends_with('/')) {
         match placed.proof {
             Proof::Sha256(_) => by_sha256 += 1,
+            Proof::GitBlob => by_git += 1,
             Proof::Md5 => by_md5 += 1,
             Proof::Crc64 => by_crc += 1,
             Proof::Length => by_length += 1,
         }
     }
+    // Only hubs have files that are checked by it.
+    let by_git = if by_git == 0 { String::new() } else { format!(" by git's SHA-1: {by_git},") };
     format!(
-        "files checked by SHA-256: {by_sha256}, by MD5: {by_md5}, by CRC-64: {by_crc}, by length only: {by_length}"
+        "files checked by SHA-256: {by_sha256},{by_git} by MD5: {by_md5}, by CRC-64: {by_crc}, by length only: \
+         {by_length}"
     )
 }
 

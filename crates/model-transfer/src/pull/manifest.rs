@@ -15,12 +15,12 @@ use crate::{
         sums::{self, SHA256SUMS},
     },
     fault::{Cause, Fault},
-    location::Location,
+    location::Source,
 };
 
 /// `pinned`: the expected SHA-256 of the list.
 pub(super) async fn expect(
-    source: &Location,
+    source: &Source,
     listed: &mut Listed,
     pinned: Option<&str>,
     transfer: &Transfer,

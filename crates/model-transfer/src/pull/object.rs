@@ -34,4 +34,6 @@ pub(super) struct Listed {
     pub(super) sums: Option<Object>,
     /// Whether the source names an object instead of a folder.
     pub(super) is_one_object: bool,
+    /// Of a hub: the commit. Empty for a store, and if the hub does not name it.
+    pub(super) commit: String,
 }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use object_store::{GetOptions, GetRange, GetResult, ObjectStore as _};
+use object_store::GetResult;
 
 use super::{object::Object, transfer::Transfer};
 use crate::{
@@ -53,7 +53,7 @@ impl Stated {
     /// The strongest checksum of the listing (or of the model's list of checksums) and of the answers.
     pub(super) fn strongest(&self, listed: &Expected) -> Expected {
         match (listed, &self.checksum) {
-            (Expected::Sha256(_), _) => listed.clone(),
+            (Expected::Sha256(_) | Expected::GitBlob(_), _) => listed.clone(),
             (_, Some(sha256 @ Expected::Sha256(_))) => sha256.clone(),
             (Expected::Md5(_), _) if !self.etag_is_no_digest => listed.clone(),
             (Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing, checksum) => {
@@ -69,7 +69,7 @@ pub(super) async fn fill(
     object: &Object,
     sink: &mut (impl Sink + Send),
 ) -> Result<Stated, Fault> {
-    let mut attempts = transfer.store.attempts();
+    let mut attempts = transfer.origin.requests().attempts();
     let mut stated = Stated::default();
     loop {
         let (began, _) = sink.missing();
@@ -88,7 +88,7 @@ pub(super) async fn fill(
 /// The metadata of an object, empty where the store does not give it: the request for the bytes decides about the transfer,
 /// and some gateways accept no other.
 pub(super) async fn head(transfer: &Transfer, object: &Object) -> Stated {
-    let answer = transfer.store.optional_head(&object.key).await;
+    let answer = transfer.origin.optional_head(&object.key).await;
     answer
         .filter(|answer| is_of(object, answer).is_ok())
         .map_or_else(Stated::default, |answer| Stated::of(&answer))
@@ -101,18 +101,13 @@ async fn request(
     sink: &mut (impl Sink + Send),
     stated: &mut Stated,
 ) -> Result<(), RequestError> {
-    let Transfer { store, progress, connections, .. } = transfer;
+    let Transfer { origin, progress, connections, .. } = transfer;
     // The semaphore is never closed.
     let _connection = connections.acquire().await;
     let (from, to) = sink.missing();
+    // Some stores answer a range that is the whole object with status 200.
     let is_whole = from == 0 && to == object.size;
-    let options = GetOptions {
-        // Some stores answer a range that is the whole object with status 200.
-        range: (!is_whole).then_some(GetRange::Bounded(from..to)),
-        if_match: object.etag.clone(),
-        ..GetOptions::default()
-    };
-    let answer = store.s3.get_opts(&object.key, options).await.map_err(|error| RequestError::of(&error))?;
+    let answer = origin.get(object, (!is_whole).then_some(from..to)).await?;
     is_of(object, &answer)?;
     *stated = std::mem::take(stated).and(Stated::of(&answer));
 
@@ -130,7 +125,7 @@ async fn request(
         };
         let length = chunk.len() as u64;
         sink.take(chunk).await;
-        store.progressed();
+        origin.requests().progressed();
         progress.moved(length);
         left -= length;
     }

@@ -1,4 +1,4 @@
-//! State that all requests of a pull share: the store, the folder, and limits for concurrent work.
+//! State that all requests of a pull share: the source, the folder, and limits for concurrent work.
 
 use std::{
     collections::HashSet,
@@ -10,8 +10,8 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
 };
 
-use super::{folder::Folder, object::Object};
-use crate::{progress::Progress, store::Store};
+use super::{folder::Folder, object::Object, origin::Origin};
+use crate::progress::Progress;
 
 /// Concurrent requests: enough for small files over a long distance, and few enough to keep their bytes in memory.
 pub(super) const CONNECTIONS: usize = 16;
@@ -25,7 +25,7 @@ pub(super) const WAITING_KIB: u32 = 4 << 10;
 
 #[derive(Debug)]
 pub(super) struct Transfer {
-    pub(super) store: Store,
+    pub(super) origin: Origin,
     pub(super) folder: Arc<Folder>,
     pub(super) progress: Progress,
     pub(super) connections: Semaphore,
@@ -40,9 +40,9 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    pub(super) fn new(store: Store, folder: Arc<Folder>, progress: Progress) -> Self {
+    pub(super) fn new(origin: Origin, folder: Arc<Folder>, progress: Progress) -> Self {
         Self {
-            store,
+            origin,
             progress,
             connections: Semaphore::new(CONNECTIONS),
             room: Arc::new(Semaphore::new(WAITING_KIB as usize)),

@@ -37,7 +37,7 @@ pub(crate) async fn check_store(
         let written = store.s3.put_opts(&key, payload, PutOptions::default()).await;
         written.map(drop).map_err(|error| RequestError::of(&error))
     };
-    store.retried(&path, write).await?;
+    store.requests.retried(&path, write).await?;
     let read = read_back(&store, &key, &path, content.as_bytes()).await;
     delete(&store, &key, &path).await?;
     read?;
@@ -46,7 +46,7 @@ pub(crate) async fn check_store(
 
 async fn read_back(store: &Store, key: &Key, path: &str, expected: &[u8]) -> Result<(), Fault> {
     for _ in 0..READS {
-        if store.retried(path, || beginning_of(store, key, expected.len())).await? == expected {
+        if store.requests.retried(path, || beginning_of(store, key, expected.len())).await? == expected {
             return Ok(());
         }
     }
@@ -81,5 +81,5 @@ async fn delete(store: &Store, key: &Key, path: &str) -> Result<(), Fault> {
             deleted => deleted,
         }
     };
-    store.retried(path, delete).await
+    store.requests.retried(path, delete).await
 }

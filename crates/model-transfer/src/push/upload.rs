@@ -51,7 +51,7 @@ async fn at_once(shared: &Shared, upload: &Upload) -> Result<(), Fault> {
         let sent = shared.store.s3.put_opts(key, payload.clone(), options).await;
         sent.map(drop).map_err(|error| RequestError::of(&error))
     };
-    shared.store.retried(key.as_ref(), send).await?;
+    shared.store.requests.retried(key.as_ref(), send).await?;
     came(shared, *size);
     Ok(())
 }
@@ -65,7 +65,7 @@ async fn in_parts(shared: &Arc<Shared>, upload: &Upload) -> Result<(), Fault> {
             PutMultipartOptions { attributes: attributes(digest), ..PutMultipartOptions::default() };
         store.s3.create_multipart_opts(key, options).await.map_err(|error| RequestError::of(&error))
     };
-    let id: Arc<str> = store.retried(key.as_ref(), begin).await?.into();
+    let id: Arc<str> = store.requests.retried(key.as_ref(), begin).await?.into();
     let done = async {
         let parts = send_parts(shared, upload, &id).await?;
         complete(shared, upload, &id, parts).await
@@ -135,7 +135,7 @@ async fn send_part(shared: Arc<Shared>, part: Part) -> Result<(usize, PartId), F
         let sent = shared.store.s3.put_part(&key, &upload, number, payload.clone()).await;
         sent.map_err(|error| RequestError::of(&error))
     };
-    let sent = shared.store.retried(key.as_ref(), send).await?;
+    let sent = shared.store.requests.retried(key.as_ref(), send).await?;
     came(&shared, length);
     Ok((number, sent))
 }
@@ -153,11 +153,11 @@ async fn complete(shared: &Shared, upload: &Upload, id: &str, parts: Vec<PartId>
             _ => Err(RequestError::of(&error)),
         }
     };
-    store.retried(key.as_ref(), finish).await
+    store.requests.retried(key.as_ref(), finish).await
 }
 
 fn came(shared: &Shared, bytes: u64) {
-    shared.store.progressed();
+    shared.store.requests.progressed();
     shared.progress.moved(bytes);
 }
 

@@ -16,20 +16,57 @@ const MOST_TEXT: usize = 8 << 20;
 /// Stores fill a page with 1000 objects, and this many pages hold the most objects of one that gives 50.
 const MOST_PAGES: usize = 1000;
 /// Limit for the text that requests the next page, which becomes part of an address. Stores derive it from a key.
-const LONGEST_TOKEN: usize = 4096;
+pub(crate) const LONGEST_TOKEN: usize = 4096;
 
 /// The objects of the pages so far.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) objects: Vec<ObjectMeta>,
+    bounds: Bounds,
+}
+
+/// Counts what a listing has so far.
+#[derive(Debug, Default)]
+pub(crate) struct Bounds {
+    objects: usize,
     text: usize,
     pages: usize,
+}
+
+impl Bounds {
+    /// Another page, and whether one follows. Fails with the first limit that is exceeded.
+    pub(crate) fn page(&mut self, is_followed: bool) -> Result<(), RequestError> {
+        self.pages += 1;
+        if is_followed && self.pages == MOST_PAGES {
+            return Err(large(format!("more than {MOST_PAGES} pages of objects")));
+        }
+        Ok(())
+    }
+
+    /// Another object. `beside`: the bytes that are kept beside its key.
+    pub(crate) fn object(&mut self, key: &str, beside: usize) -> Result<(), RequestError> {
+        if key.len() > LONGEST_KEY {
+            let beginning = &key[..key.floor_char_boundary(64)];
+            let why = format!(
+                "a key of more than {LONGEST_KEY} bytes begins with {beginning:?}: rename the object"
+            );
+            return Err(RequestError::InvalidKey(why));
+        }
+        self.text += key.len() + beside;
+        if self.text > MOST_TEXT {
+            return Err(large(format!("objects with more than {} MiB of keys and ETags", MOST_TEXT >> 20)));
+        }
+        if self.objects == MOST_OBJECTS {
+            return Err(large(format!("more than {MOST_OBJECTS} objects")));
+        }
+        self.objects += 1;
+        Ok(())
+    }
 }
 
 impl Listing {
     /// Adds a page. Returns the token of the next one, if there is one, or the first limit that is exceeded.
     pub(super) fn add(&mut self, page: PaginatedListResult) -> Result<Option<String>, RequestError> {
-        self.pages += 1;
         for object in page.result.objects {
             self.add_object(object)?;
         }
@@ -38,33 +75,19 @@ impl Listing {
             let why = format!("a continuation token of more than {LONGEST_TOKEN} bytes");
             return Err(RequestError::MalformedAnswer(why));
         }
-        if next.is_some() && self.pages == MOST_PAGES {
-            return Err(large(format!("more than {MOST_PAGES} pages of objects")));
-        }
+        self.bounds.page(next.is_some())?;
         Ok(next)
     }
 
     fn add_object(&mut self, object: ObjectMeta) -> Result<(), RequestError> {
         let key = object.location.as_ref();
-        if key.len() > LONGEST_KEY {
-            let beginning = &key[..key.floor_char_boundary(64)];
-            let why = format!(
-                "a key of more than {LONGEST_KEY} bytes begins with {beginning:?}: rename the object"
-            );
-            return Err(RequestError::InvalidKey(why));
-        }
         let etag = object.e_tag.as_ref().map_or(0, String::len);
         if etag > LONGEST_ETAG {
-            let why = format!("{key:?} has an ETag of more than {LONGEST_ETAG} bytes");
+            let beginning = &key[..key.floor_char_boundary(64)];
+            let why = format!("{beginning:?} has an ETag of more than {LONGEST_ETAG} bytes");
             return Err(RequestError::MalformedAnswer(why));
         }
-        self.text += key.len() + etag;
-        if self.text > MOST_TEXT {
-            return Err(large(format!("objects with more than {} MiB of keys and ETags", MOST_TEXT >> 20)));
-        }
-        if self.objects.len() == MOST_OBJECTS {
-            return Err(large(format!("more than {MOST_OBJECTS} objects")));
-        }
+        self.bounds.object(key, etag)?;
         self.objects.push(object);
         Ok(())
     }

@@ -45,11 +45,16 @@ impl Scene {
 
     /// Every file of the folder except those of the program, by path below it.
     pub(crate) fn pulled(&self) -> BTreeMap<String, Vec<u8>> {
-        let mut files = BTreeMap::new();
-        collect(&self.folder(), &self.folder(), &mut files);
-        files.retain(|path, _| !path.starts_with(".model-transfer"));
-        files
+        pulled(&self.folder())
     }
+}
+
+/// Every file of a folder except those of the program, by path below it.
+pub(crate) fn pulled(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    collect(folder, folder, &mut files);
+    files.retain(|path, _| !path.starts_with(".model-transfer"));
+    files
 }
 
 fn collect(root: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) {

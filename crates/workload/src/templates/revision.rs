@@ -229,7 +229,8 @@ fn recorded(resolved: Option<&str>) -> Record {
     resolved.and_then(|record| serde_json::from_str(record).ok()).unwrap_or_default()
 }
 
-fn digest_of(template: &str) -> String {
+/// As the status shows it of a template.
+pub fn digest_of(template: &str) -> String {
     format!("sha256:{}", digest(template, 16))
 }
 

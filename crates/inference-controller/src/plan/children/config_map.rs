@@ -11,7 +11,7 @@ use crate::{
 
 pub(super) fn config_map(valid: &ValidInference) -> ConfigMap {
     let source = match &valid.source {
-        Source::Store { uri, .. } => uri.clone(),
+        Source::Copied { uri, .. } => uri.clone(),
         Source::Claim { claim, path: Some(path) } => format!("pvc://{claim}/{path}"),
         Source::Claim { claim, path: None } => format!("pvc://{claim}"),
     };

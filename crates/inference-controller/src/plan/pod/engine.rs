@@ -117,15 +117,15 @@ fn resources(valid: &ValidInference) -> ResourceRequirements {
         limits.insert(gpus.resource.clone(), Quantity(gpus.count.to_string()));
     }
     match &valid.source {
-        Source::Store { volume: Volume::Memory { size }, .. } => raise(&mut limits, "memory", *size),
-        Source::Store { volume: Volume::Disk { limit: Some(limit) }, .. } => {
+        Source::Copied { volume: Volume::Memory { size }, .. } => raise(&mut limits, "memory", *size),
+        Source::Copied { volume: Volume::Disk { limit: Some(limit) }, .. } => {
             if let Some(size) = Bytes::parse(&limit.0) {
                 requests.entry("ephemeral-storage".to_owned()).or_insert_with(|| Quantity("0".to_owned()));
                 raise(&mut requests, "ephemeral-storage", size);
                 raise(&mut limits, "ephemeral-storage", size);
             }
         }
-        Source::Store { volume: Volume::Disk { limit: None } | Volume::Ephemeral { .. }, .. }
+        Source::Copied { volume: Volume::Disk { limit: None } | Volume::Ephemeral { .. }, .. }
         | Source::Claim { .. } => {}
     }
     ResourceRequirements {

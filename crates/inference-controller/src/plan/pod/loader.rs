@@ -23,8 +23,11 @@ use super::volumes;
 use crate::{
     engine::MODEL_PATH,
     names::{self, LOADER},
-    validate::{Source, Store, ValidInference, Volume},
+    validate::{HubAccess, Origin, Source, Store, ValidInference, Volume},
 };
+
+/// In the Secret of `modelStore.secretName`, for a hub.
+const TOKEN_KEY: &str = "token";
 
 /// Enough for models of any size, because the loader streams.
 const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
@@ -32,9 +35,9 @@ const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
 pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
     let engine = option(options::ENGINE, valid.engine.as_str());
     let (mut arguments, mut environment, memory, mut mounts) = match &valid.source {
-        Source::Store { uri, file: _, store, volume } => (
-            pull(uri, store, volume, engine),
-            environment(store),
+        Source::Copied { uri, file: _, origin, volume } => (
+            pull(uri, origin, volume, engine),
+            environment(origin),
             match volume {
                 // Pages of a memory volume are charged to the container that writes them.
                 Volume::Memory { size } => MEMORY_LIMIT.plus(*size),
@@ -67,7 +70,7 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
 /// See `workload::faults::loader::stall_timeout`.
 pub(in crate::plan) fn stall_timeout(valid: &ValidInference) -> Duration {
     let own = match &valid.source {
-        Source::Store { store, .. } => environment(store),
+        Source::Copied { origin, .. } => environment(origin),
         Source::Claim { .. } => Vec::new(),
     };
     workload::faults::loader::stall_timeout(&with_users(own, &valid.loader.env))
@@ -88,8 +91,8 @@ fn resources(valid: &ValidInference, memory: Bytes) -> ResourceRequirements {
     let mut users = users.cloned().unwrap_or_default();
     match &valid.source {
         // The user's limit does not include the pages of the model.
-        Source::Store { volume: Volume::Memory { size }, .. } => raise(&mut users.limits, "memory", *size),
-        Source::Store { volume: Volume::Disk { .. } | Volume::Ephemeral { .. }, .. }
+        Source::Copied { volume: Volume::Memory { size }, .. } => raise(&mut users.limits, "memory", *size),
+        Source::Copied { volume: Volume::Disk { .. } | Volume::Ephemeral { .. }, .. }
         | Source::Claim { .. } => {}
     }
     // It copies and hashes as fast as network and disk can, and for minutes.
@@ -97,7 +100,7 @@ fn resources(valid: &ValidInference, memory: Bytes) -> ResourceRequirements {
     helper_resources(Some(&users), &own)
 }
 
-fn pull(uri: &str, store: &Store, volume: &Volume, engine: String) -> Vec<String> {
+fn pull(uri: &str, origin: &Origin, volume: &Volume, engine: String) -> Vec<String> {
     let mut arguments = vec!["pull".to_owned(), literal(uri), MODEL_PATH.to_owned(), engine];
     // A volume that is deleted with its pod needs no fsync.
     let (ends_with_pod, limit) = match volume {
@@ -108,23 +111,52 @@ fn pull(uri: &str, store: &Store, volume: &Volume, engine: String) -> Vec<String
     arguments.extend(ends_with_pod.then(|| format!("--{}", options::NO_SYNC)));
     // Beyond the limit the kubelet would evict the pod, and the next pod would start the download again.
     arguments.extend(limit.map(|limit| option(options::SIZE_LIMIT, limit.count())));
-    let Store { addressing, ca_secret, manifest_digest, .. } = store;
-    // The default of the loader is not written, so that pods that are older than the field keep their template.
-    let addressing = Some(*addressing).filter(|addressing| *addressing != Addressing::Auto);
-    arguments.extend(addressing.map(|addressing| option(options::ADDRESSING, addressing.as_option())));
-    arguments.extend(ca_secret.as_ref().map(|_| option(options::CA_FILE, volumes::AUTHORITY_FILE)));
-    arguments.extend(manifest_digest.as_ref().map(|digest| option(options::MANIFEST_DIGEST, digest)));
+    if let Origin::Store(Store { addressing, .. }) = origin {
+        // The default of the loader is not written, so that pods that are older than the field keep their template.
+        let addressing = Some(*addressing).filter(|addressing| *addressing != Addressing::Auto);
+        arguments.extend(addressing.map(|addressing| option(options::ADDRESSING, addressing.as_option())));
+    }
+    arguments.extend(origin.ca_secret().map(|_| option(options::CA_FILE, volumes::AUTHORITY_FILE)));
+    match origin {
+        Origin::Store(Store { manifest_digest, .. }) => {
+            arguments.extend(manifest_digest.as_ref().map(|digest| option(options::MANIFEST_DIGEST, digest)));
+        }
+        Origin::Hub(HubAccess { include, exclude, .. }) => {
+            arguments.extend(include.iter().map(|glob| option(options::INCLUDE, literal(glob))));
+            arguments.extend(exclude.iter().map(|glob| option(options::EXCLUDE, literal(glob))));
+        }
+    }
     arguments
 }
 
-fn environment(store: &Store) -> Vec<EnvVar> {
+fn environment(origin: &Origin) -> Vec<EnvVar> {
+    match origin {
+        Origin::Store(store) => environment_of_store(store),
+        Origin::Hub(access) => environment_of_hub(access),
+    }
+}
+
+fn environment_of_hub(access: &HubAccess) -> Vec<EnvVar> {
+    let HubAccess { hub: _, endpoint, secret, timeout_seconds, ca_secret: _, include: _, exclude: _ } =
+        access;
+    let mut environment = vec![value(TIMEOUT.variable, &timeout_seconds.to_string())];
+    environment.extend(endpoint.as_deref().map(|endpoint| value(loader::HUB_ENDPOINT, endpoint)));
+    environment.extend(
+        secret.as_deref().map(|secret| EnvVar {
+            name: loader::HUB_TOKEN.to_owned(),
+            ..from_secret(secret, TOKEN_KEY, None)
+        }),
+    );
+    environment
+}
+
+fn value(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(literal(value)), value_from: None }
+}
+
+fn environment_of_store(store: &Store) -> Vec<EnvVar> {
     let Store { endpoint, region, secret, timeout_seconds, addressing: _, ca_secret: _, manifest_digest: _ } =
         store;
-    let value = |name: &str, value: &str| EnvVar {
-        name: name.to_owned(),
-        value: Some(literal(value)),
-        value_from: None,
-    };
     let mut environment =
         vec![value("AWS_REGION", region), value(TIMEOUT.variable, &timeout_seconds.to_string())];
     environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));
@@ -210,6 +242,66 @@ mod tests {
         let in_memory =
             "modelVolume: {medium: Memory, size: 1Gi}, helperResources: {limits: {memory: 256Mi}}";
         assert_eq!(resources_with(in_memory)["limits"]["memory"], "1280Mi", "the model is added");
+    }
+
+    fn loader_with(source: &str, more: &str, flags: &[&str]) -> Container {
+        let scene =
+            Scene::new(&format!("{{modelSource: '{source}', engine: vllm, gpu: {{count: 1}}{more}}}"));
+        let plan = scene.plan_with(&crate::tests::defaults(flags), crate::tests::at(0));
+        let pod = deployment_of(&plan).spec.unwrap().template.spec.unwrap();
+        pod.init_containers.unwrap().remove(0)
+    }
+
+    fn variable(loader: &Container, name: &str) -> Option<EnvVar> {
+        loader.env.as_ref().unwrap().iter().find(|variable| variable.name == name).cloned()
+    }
+
+    #[test]
+    fn a_model_of_a_hub_is_pulled_by_its_name_and_needs_no_store() {
+        let loader = loader_with("hf://qwen/Qwen-7B@v1", "", &[]);
+        let arguments = loader.args.clone().unwrap();
+        assert_eq!(arguments[..3], ["pull", "hf://qwen/Qwen-7B@v1", MODEL_PATH]);
+        for name in ["AWS_REGION", "AWS_ACCESS_KEY_ID", loader::HUB_TOKEN, loader::HUB_ENDPOINT] {
+            assert_eq!(variable(&loader, name), None, "{name}");
+        }
+        let more = ", modelLoader: {include: ['*.json', 'a $(HOME)'], exclude: ['original/']}";
+        let arguments = loader_with("ms://qwen/Qwen-7B", more, &[]).args.unwrap();
+        for wanted in ["--include=*.json", "--include=a $$(HOME)", "--exclude=original/"] {
+            assert!(arguments.iter().any(|argument| argument == wanted), "{wanted}: {arguments:?}");
+        }
+    }
+
+    #[test]
+    fn the_token_of_a_hub_is_a_reference_and_never_an_argument() {
+        let loader =
+            loader_with("hf://qwen/Qwen-7B", ", modelStore: {secretName: hf, caSecretName: ca}", &[]);
+        let token = variable(&loader, loader::HUB_TOKEN).unwrap();
+        assert_eq!(token.value, None);
+        let key = token.value_from.unwrap().secret_key_ref.unwrap();
+        assert_eq!((key.name.as_str(), key.key.as_str(), key.optional), ("hf", "token", None));
+        let arguments = loader.args.unwrap().join(" ");
+        assert!(
+            !arguments.contains("token") && arguments.contains("--ca-file=/etc/model-store/ca.crt"),
+            "{arguments}"
+        );
+        assert!(
+            variable(&loader_with("s3://m", ", modelStore: {secretName: s3}", &[]), loader::HUB_TOKEN)
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn the_endpoint_of_a_hub_is_that_of_the_object_or_of_the_controller() {
+        let flags = ["--hf-endpoint=https://hf.mirror", "--ms-endpoint=https://ms.mirror"];
+        let endpoint = |source: &str, more: &str, flags: &[&str]| {
+            variable(&loader_with(source, more, flags), loader::HUB_ENDPOINT).and_then(|found| found.value)
+        };
+        assert_eq!(endpoint("hf://a/b", "", &flags).as_deref(), Some("https://hf.mirror"));
+        assert_eq!(endpoint("ms://a/b", "", &flags).as_deref(), Some("https://ms.mirror"));
+        let own = ", modelStore: {endpoint: 'https://own.mirror'}";
+        assert_eq!(endpoint("hf://a/b", own, &flags).as_deref(), Some("https://own.mirror"));
+        assert_eq!(endpoint("hf://a/b", "", &[]), None, "the public hub");
+        assert_eq!(endpoint("s3://a/b", "", &flags), None);
     }
 
     #[test]

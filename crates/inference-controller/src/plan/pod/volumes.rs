@@ -14,7 +14,7 @@ use workload::templates::template::mount;
 
 use crate::{
     engine::{HOME, MODEL_PATH},
-    validate::{Source, Store, ValidInference, Volume},
+    validate::{Source, ValidInference, Volume},
 };
 
 const MODEL: &str = "model";
@@ -64,7 +64,7 @@ pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
 
 pub(in crate::plan) fn authority_secret(source: &Source) -> Option<&str> {
     match source {
-        Source::Store { store: Store { ca_secret, .. }, .. } => ca_secret.as_deref(),
+        Source::Copied { origin, .. } => origin.ca_secret(),
         Source::Claim { .. } => None,
     }
 }
@@ -94,7 +94,7 @@ pub(super) fn authority_mount(source: &Source) -> Option<VolumeMount> {
 pub(super) fn model_path(source: &Source) -> String {
     let below = match source {
         Source::Claim { claim: _, path } => path.as_deref(),
-        Source::Store { file, .. } => file.as_deref(),
+        Source::Copied { file, .. } => file.as_deref(),
     };
     below.map_or(MODEL_PATH.to_owned(), |path| format!("{MODEL_PATH}/{path}"))
 }
@@ -117,8 +117,8 @@ pub(super) fn read_only_model_mount(source: &Source) -> VolumeMount {
 /// system for a broken model.
 pub(super) fn model_mount(source: &Source) -> VolumeMount {
     let sub_path = match source {
-        Source::Store { volume: Volume::Ephemeral { .. }, .. } => Some(MODEL.to_owned()),
-        Source::Store { volume: Volume::Disk { .. } | Volume::Memory { .. }, .. } | Source::Claim { .. } => {
+        Source::Copied { volume: Volume::Ephemeral { .. }, .. } => Some(MODEL.to_owned()),
+        Source::Copied { volume: Volume::Disk { .. } | Volume::Memory { .. }, .. } | Source::Claim { .. } => {
             None
         }
     };
@@ -135,7 +135,7 @@ fn model(source: &Source) -> PodVolume {
             }),
             ..named
         },
-        Source::Store { volume, .. } => match volume {
+        Source::Copied { volume, .. } => match volume {
             Volume::Disk { limit } => PodVolume {
                 empty_dir: Some(EmptyDirVolumeSource { medium: None, size_limit: limit.clone() }),
                 ..named
