@@ -150,6 +150,7 @@ impl Analysis {
             track: *track,
             started: *started,
             numbers: Some(numbers(outcomes, self.bad)),
+            may_be_silent: false,
         });
         Ok(self.counters.advance(&scrapes.collect::<Vec<_>>(), SINCE, bound).unwrap())
     }
