@@ -607,7 +607,7 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
             ),
             case(
                 "gateway",
-                "is required by canary.match and canary.mirror",
+                "is required by canary.match and canary.mirror, which routeRef cannot have",
                 json!({
                     "canary": {"image": "engine:2", "match": [{"header": "x-beta", "value": "1"}]},
                     "routeRef": {"name": "web"},
@@ -629,7 +629,7 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
             ),
             case(
                 "gateway",
-                "is required by canary.match and canary.mirror",
+                "is required by canary.match and canary.mirror, which routeRef cannot have",
                 json!({"canary": {"image": "engine:2", "mirror": true}, "routeRef": {"name": "web"}}),
                 canary(json!({"mirror": true})),
             ),

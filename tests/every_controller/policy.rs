@@ -566,6 +566,13 @@ async fn may_change_weights_alone(scene: &Scene<'_>, writer: &Writer<'_>, contro
         {"name": "chat", "port": 80, "weight": 100}, {"name": "chat-canary", "port": 80, "weight": 0},
     ]}]});
     scene.apply(&route.to_string()).await.unwrap();
+    let mut foreign = route.clone();
+    foreign["metadata"]["name"] = json!("foreign");
+    foreign["spec"]["rules"][0]["backendRefs"][1]["name"] = json!("other");
+    scene.apply(&foreign.to_string()).await.unwrap();
+    let weight = json!([{"op": "replace", "path": "/spec/rules/0/backendRefs/1/weight", "value": 10}]);
+    let refusal = writer.patch_refusal("foreign", &weight);
+    assert!(refusal.is_some_and(|text| text.contains(BY_POLICY)), "of two Services that are no versions");
     let patch = |operations: Value| writer.patch_refusal("shared", &operations);
     let replace = |path: &str, value: Value| json!({"op": "replace", "path": path, "value": value});
     let backend = "/spec/rules/0/backendRefs/1";
@@ -580,6 +587,11 @@ async fn may_change_weights_alone(scene: &Scene<'_>, writer: &Writer<'_>, contro
         replace("/spec/rules/0/name", json!("stolen")),
         json!({"op": "add", "path": "/spec/hostnames", "value": ["stolen.example.com"]}),
         json!({"op": "add", "path": "/spec/rules/0/timeouts", "value": {"request": "1s"}}),
+        json!({"op": "replace", "path": "/spec/rules/0/matches", "value": [{"path": {"value": "/stolen"}}]}),
+        json!({"op": "add", "path": "/spec/rules/0/filters", "value": [
+            {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["authorization"]}},
+        ]}),
+        json!({"op": "add", "path": format!("{backend}/namespace"), "value": "stolen"}),
         json!({"op": "add", "path": "/spec/rules/-", "value": {"backendRefs": [{"name": "stolen", "port": 80}]}}),
         json!({"op": "add", "path": "/spec/parentRefs", "value": [{"name": "stolen"}]}),
         json!({"op": "add", "path": "/metadata/labels", "value": {"a": "stolen"}}),

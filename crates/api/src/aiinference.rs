@@ -26,6 +26,18 @@ pub const MAX_NODE_FAILURE_SECONDS: i32 = 3_600;
 /// Default of `surgeTimeoutSeconds`.
 pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
 
+/// Weights of the old HTTPRoute would stay as they are.
+fn a_route_stays_while_it_has_shares() -> kube::core::Rule {
+    kube::core::Rule::new(
+        "!has(oldSelf.status) || !has(oldSelf.status.canary) || !has(oldSelf.status.canary.phase) || \
+         !(oldSelf.status.canary.phase in ['Analysing', 'AwaitingApproval', 'Held', 'Promoting', 'RollingBack']) || \
+         (has(self.spec.routeRef) == has(oldSelf.spec.routeRef) && \
+         (!has(self.spec.routeRef) || self.spec.routeRef == oldSelf.spec.routeRef))",
+    )
+    .message("must not change while the candidate has a share: remove canary, and wait until status.canary is gone")
+    .field_path(".spec.routeRef")
+}
+
 /// What to serve, with which engine, on which GPUs.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[kube(
@@ -41,6 +53,7 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     status = "AIInferenceStatus",
     derive = "PartialEq",
     validation = rules::name_fits_a_label(),
+    validation = a_route_stays_while_it_has_shares(),
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",

@@ -98,6 +98,7 @@ impl Agents {
         let mut known = PodFaults { is_stale, ..PodFaults::default() };
         for pod in pods {
             let view = pod.node.as_deref().and_then(|node| sources.of_node(node));
+            known.is_reported |= view.is_some();
             match view.map_or(Finding::Nothing, |view| finding(&view, pod)) {
                 Finding::Nothing => {}
                 Finding::Doubt => known.is_doubtful = true,

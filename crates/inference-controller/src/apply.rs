@@ -33,7 +33,7 @@ use crate::{
         nodes::PodDeletion,
         traffic::{
             Weights,
-            report::{CANDIDATE, ROUTE},
+            report::{CANDIDATE, ROUTE, WEIGHTS},
         },
     },
 };
@@ -215,11 +215,15 @@ async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: T
         let written = ctx.routes.apply(route).await;
         note_apart(ctx, inference, ROUTE, written, &mut done, now).await;
     }
+    if plan.weights.is_none() {
+        // What was refused is not wanted any more.
+        ctx.apart.heal(uid(inference), WEIGHTS);
+    }
     if let Some(Weights { route, values }) = plan.weights.as_deref() {
         match ctx.foreign_routes.replace_values(route, values).await {
             // The newest version of the route starts a reconcile.
             Err(error) if error.is_stale() => {}
-            written => note_apart(ctx, inference, ROUTE, written, &mut done, now).await,
+            written => note_apart(ctx, inference, WEIGHTS, written, &mut done, now).await,
         }
     }
     // One complaint for all of them: it is healed when none is refused.
@@ -267,9 +271,19 @@ async fn note_apart(
                 return;
             };
             done.contest = done.contest.into_iter().chain([contest.wait]).min();
-            if let Some(note) = contest.note(reasons::FIELD_CONFLICT) {
-                let reason = if what == ROUTE { reasons::ROUTE_CONTESTED } else { reasons::FIELD_CONFLICT };
-                ctx.apart.is_new(uid(inference), what, (reason, note.message.clone()));
+            let is_route = [ROUTE, WEIGHTS].contains(&what);
+            let reason = if is_route { reasons::ROUTE_CONTESTED } else { reasons::FIELD_CONFLICT };
+            let note = contest.note(reasons::FIELD_CONFLICT);
+            // Each time: a write in between has healed it.
+            let known = ctx.apart.of(uid(inference)).contains_key(what);
+            if !known || note.is_some() {
+                let message = note.as_ref().map(|note| note.message.clone());
+                let message = message.unwrap_or_else(|| format!("another manager keeps changing {what}"));
+                ctx.apart.is_new(uid(inference), what, (reason, message));
+                // A condition says so.
+                done.contest = Some(Duration::ZERO);
+            }
+            if let Some(note) = note {
                 ctx.recorder.publish(inference, &note, now).await;
             }
             return;

@@ -43,6 +43,8 @@ pub(crate) struct ParentRef {
     pub(crate) namespace: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) section_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<i32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -211,7 +211,7 @@ pub(crate) struct Context {
     pub(crate) budgets: Children<Child<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
     /// Empty while the cluster does not serve the kind.
     pub(crate) routes: Children<Child<HttpRoute>, HttpRoute>,
-    /// Those of others, while an AIInference refers to one.
+    /// Those of others, for `spec.routeRef`. All of them, where the cluster has the kind: which one is needed may change.
     pub(crate) foreign_routes: Children<HttpRoute, HttpRoute>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Pods of every owner, because all use resources of their nodes.

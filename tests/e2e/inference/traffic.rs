@@ -169,7 +169,7 @@ async fn a_candidate_gets_its_shares_becomes_stable_and_is_folded_without_a_rest
 
 /// A route that its owner has written for both versions, beside a rule of something else.
 fn of_somebody_else() -> DynamicObject {
-    let backend = |name: &str, weight: i32| json!({"name": name, "port": 80, "weight": weight});
+    let backend = |name: &str, weight: i32| json!({"name": name, "port": 8000, "weight": weight});
     let rule = |name: &str, path: &str, refs: Vec<Value>| {
         json!({
             "name": name,

@@ -30,7 +30,7 @@ use workload::{faults::crashes::Log, views::pod::PodView};
 use self::{
     analysis::{Analysed, analysed},
     evidence::{finding, look},
-    route::{Answer, answer},
+    route::{Answer, Asked, answer},
     state::{Finding, Next, Pods, Route, Seen, Share, Wanted, next},
 };
 use super::{
@@ -250,7 +250,7 @@ impl Traffic {
     pub(super) fn status(&self, observed: &Observed, status: AIInferenceStatus) -> AIInferenceStatus {
         let inference = &observed.inference;
         let name = inference.metadata.name.as_deref().unwrap_or_default();
-        let accepted = stored(observed).is_some_and(|route| answer(route) == Answer::Accepted);
+        let accepted = stored(observed).is_some_and(|route| answer_of(observed, route) == Answer::Accepted);
         let of_gateway = inference.spec.gateway.as_ref().map(|gateway| RouteStatus {
             name: names::route(name),
             accepted,
@@ -316,10 +316,8 @@ fn with_analysis(
     spec: Option<&Canary>,
     analysed: Option<&Analysed>,
 ) -> CanaryStatus {
-    // A candidate that has lost its share begins anew: what it does without one is not judged.
-    let is_out = canary.phase == Some(CanaryPhase::Analysing) && canary.weight_percent == 0;
-    let is_asked =
-        spec.is_some_and(|spec| spec.analysis.is_some()) && canary.step > 0 && !(is_out && canary.step > 1);
+    // What a candidate does without a share is not judged.
+    let is_asked = spec.is_some_and(|spec| spec.analysis.is_some()) && canary.step > 0;
     let is_same = before.is_some_and(|before| before.revision == canary.revision);
     let analysis = match analysed.filter(|_| is_same) {
         Some(analysed) => Some(analysed.status()),
@@ -400,6 +398,12 @@ fn seen_route(observed: &Observed) -> Option<Route> {
     }
     let name = inference.metadata.name.as_deref().unwrap_or_default();
     inference.spec.gateway.as_ref().map(|_| route::seen(name, observed.route.as_ref()))
+}
+
+/// What the gateways say about the route that has the shares.
+fn answer_of(observed: &Observed, stored: &HttpRoute) -> Answer {
+    let is_foreign = observed.inference.spec.route_ref.is_some();
+    answer(stored, if is_foreign { Asked::Accepted } else { Asked::All })
 }
 
 /// The HTTPRoute that has the shares, of whichever owner.

@@ -106,6 +106,8 @@ pub struct PodFaults {
     pub is_doubtful: bool,
     /// Whether the watch of the pods or of their owners is failing.
     pub is_stale: bool,
+    /// Whether an agent reports on the node of one of the pods.
+    pub is_reported: bool,
 }
 
 /// The owner's settings.

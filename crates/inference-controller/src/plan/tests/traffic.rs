@@ -167,6 +167,8 @@ fn a_service_of_another_owner_gets_no_requests() {
     assert!(scene.plan().route.is_none(), "stable has no Service of its own");
     scene.observe(|observed| observed.service = Some(Default::default()));
     let backends = |scene: &Scene| scene.plan().route.unwrap().spec.rules[0].backend_refs.len();
+    assert_eq!(backends(&scene), 1, "no status knows of the candidate");
+    scene.write_status();
     assert_eq!(backends(&scene), 2);
     scene.observe(|observed| observed.candidate.as_mut().unwrap().service = None);
     assert_eq!(backends(&scene), 1, "the candidate has none");
@@ -352,7 +354,7 @@ fn analysing(pod: &str) -> Scene {
 
 /// A route of somebody else with these weights of stable and of the candidate.
 fn of_others(weights: (i32, i32)) -> crate::http_route::HttpRoute {
-    let backend = |name: &str, weight: i32| serde_json::json!({"group": "", "kind": "Service", "name": name, "port": 80, "weight": weight});
+    let backend = |name: &str, weight: i32| serde_json::json!({"group": "", "kind": "Service", "name": name, "port": 8000, "weight": weight});
     let route = serde_json::json!({
         "metadata": {"name": "web", "namespace": "demo", "uid": "of-web", "resourceVersion": "7"},
         "spec": {
@@ -408,7 +410,7 @@ fn a_route_of_somebody_else_gets_two_numbers_and_only_while_there_is_a_canary() 
     assert!(plan.weights.is_none());
     let (status, reason, message) = condition(&plan, "TrafficReady");
     assert_eq!((&*status, &*reason), ("False", "BackendNotResolved"));
-    assert!(message.contains("Service chat-canary with weight 0"), "{message}");
+    assert!(message.contains("the Services chat and chat-canary with port 8000"), "{message}");
     assert_eq!(condition(&plan, "Ready").0, "True", "stable does not need it");
 }
 
@@ -447,10 +449,17 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
             observed.looking.pods.insert("new".to_owned(), at(-25).as_second());
             edit(observed);
         });
-        let at_once = scene.plan_at(-2);
-        assert_eq!(canary_of(&at_once).last_rollback, None, "a fault of the GPU may be reported yet");
-        assert!(at_once.requeue_after.is_some());
-        canary_of(&scene.plan()).last_rollback
+        let at_once = canary_of(&scene.plan_at(-2)).last_rollback;
+        scene.observe(|observed| observed.candidate.as_mut().unwrap().gpu_faults.is_reported = true);
+        let waits = scene.plan_at(-2);
+        assert_eq!(canary_of(&waits).last_rollback, None, "a fault of the GPU may be reported yet");
+        assert!(waits.requeue_after.is_some());
+        let later = canary_of(&scene.plan()).last_rollback;
+        let reason = |rollback: &Option<api::aiinference::traffic::Rollback>| {
+            rollback.as_ref().map(|rollback| rollback.reason.clone())
+        };
+        assert_eq!(reason(&at_once), reason(&later));
+        later
     };
     let rollback = plan_of(&crashed("ready: true, "), |_| {}).unwrap();
     assert_eq!(rollback.reason, "CandidateCrashed");
@@ -591,4 +600,33 @@ fn an_invalid_candidate_keeps_its_share_and_the_conditions_say_that_nothing_is_j
     let (_, reason, message) = condition(&plan, "CanaryHealthy");
     assert_eq!(reason, "Judging");
     assert!(message.contains("nothing is judged while spec.canary is invalid"), "{message}");
+}
+
+/// Its share is 0 at once, and the step has not begun when the crash counts.
+#[test]
+fn a_crash_of_the_only_pod_counts_in_each_step() {
+    let mut scene = analysing(READY);
+    scene.edit_spec(|spec| {
+        let steps = "[{weightPercent: 10}, {weightPercent: 50}]";
+        spec.canary.as_mut().unwrap().steps = serde_saphyr::from_str(steps).unwrap();
+    });
+    scene.observe(|observed| observed.looking.looks = vec![looked(-20, (10, 0))]);
+    scene.write_status();
+    scene.observe(|observed| {
+        let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+        let canary = status.canary.as_mut().unwrap();
+        (canary.step, canary.step_started_at, canary.lost, canary.weight_percent) = (2, None, 1, 0);
+        let version = observed.candidate.as_mut().unwrap();
+        let ready =
+            format!("conditions: [{{type: Ready, status: 'False', lastTransitionTime: '{}'}}], ", at(-16));
+        let pod = crashed(&ready).replace(&at(-25).to_string(), &at(-300).to_string());
+        version.deployed = Some(vec![std::sync::Arc::new(crate::tests::pod(&pod))]);
+        version.gpu_faults.is_reported = true;
+    });
+    let first = scene.plan_at(-15);
+    assert_eq!(canary_of(&first).last_rollback, None);
+    assert!(canary_of(&first).analysis.is_some(), "when its share rose is known from the record");
+    scene.write_status();
+    let rollback = canary_of(&scene.plan()).last_rollback.unwrap();
+    assert_eq!(rollback.reason, "CandidateCrashed");
 }

@@ -39,8 +39,9 @@ struct Record {
     step: i32,
     /// When the step began, in Unix seconds.
     since: i64,
-    /// When the candidate's share rose from 0.
+    /// When the candidate's share rose from 0, and how often it had been lost then.
     shared_since: i64,
+    lost: i32,
     /// Up to when requests are counted.
     until: i64,
     /// Seconds of looks without a verdict, since the last pass and since the least time of the step was over.
@@ -130,8 +131,10 @@ fn begun(
     analysis: &Analysis,
 ) -> Record {
     // The share rose from the one of the step before, and not from 0.
-    let is_next = |record: &&Record| record.step.checked_add(1) == Some(before.step);
+    let is_next =
+        |record: &&Record| record.step.checked_add(1) == Some(before.step) && record.lost == before.lost;
     let shared_since = earlier.as_ref().filter(is_next).map_or(since, |record| record.shared_since);
+    let given = earlier.as_ref().map_or_else(|| of_users(analysis), |record| record.given.clone());
     // A step that begins again has looks of before.
     let until = earlier.as_ref().map_or(since, |record| record.until.max(since));
     let metrics = earlier.into_iter().flat_map(|record| record.inputs.metrics).map(|judged| {
@@ -146,9 +149,10 @@ fn begun(
         step: before.step,
         since,
         shared_since,
+        lost: before.lost,
         until,
         waited: 0,
-        given: of_users(analysis),
+        given,
         inputs: Inputs { step: settings(canary, analysis, before.step), metrics: metrics.collect() },
     };
     record.with_settings(canary, analysis, before.step)

@@ -24,7 +24,7 @@ use crate::{
     observe::Observed,
 };
 
-/// An agent reports a fault of a GPU later than the kubelet reports the end of its engine.
+/// Where there are agents: they report a fault of a GPU later than the kubelet reports the end of its engine.
 const FAULT_REPORTED_WITHIN: Duration = Duration::from_secs(15);
 /// Intervals after the last look in which a pass moves the canary on.
 const PASS_LASTS: i64 = 3;
@@ -47,7 +47,8 @@ pub(super) fn finding(
         since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, known, since));
     let timeout = Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs()));
     if let Some(Crash { at, message }) = crash {
-        let Some(wait) = remaining(FAULT_REPORTED_WITHIN, at, now) else {
+        let reports = observed.candidate.as_ref().is_some_and(|version| version.gpu_faults.is_reported);
+        let Some(wait) = remaining(FAULT_REPORTED_WITHIN, at, now).filter(|_| reports) else {
             return (Finding::Fails { reason: reasons::CANDIDATE_CRASHED, message }, None);
         };
         let then = analysis.on_inconclusive;
@@ -82,11 +83,11 @@ struct Crash {
     message: String,
 }
 
-/// Since when an engine of the candidate must not fail: since the step began, or between two steps since the share rose
-/// from 0.
+/// Since when an engine of the candidate must not fail: since the share rose from 0.
 fn shared_since(before: &CanaryStatus) -> Option<Timestamp> {
     let began = before.step_started_at.as_ref().map(|since| since.0);
-    began.or_else(|| analysis::shared_since(before).filter(|_| before.step > 0))
+    // A step may begin again before its crash counts.
+    analysis::shared_since(before).filter(|_| before.step > 0).into_iter().chain(began).min()
 }
 
 /// An engine of the candidate that has failed since then, after its pod was Ready. What a node or a GPU does to it is not its

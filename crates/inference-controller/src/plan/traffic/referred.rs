@@ -5,11 +5,12 @@ use runtime::write::children::Values;
 use serde_json::json;
 
 use super::{
-    route::{Answer, answer},
+    route::{Answer, Asked, answer},
     state::{Route, Share},
 };
 use crate::{
-    http_route::{BackendRef, HttpRoute},
+    engine::HTTP_PORT,
+    http_route::{BackendRef, HttpRoute, Rule},
     names::{self, Track},
 };
 
@@ -27,15 +28,22 @@ struct Backend {
     weight: i32,
 }
 
-/// What the rule gives to the candidate. An HTTPRoute that does not fit gives it nothing.
+/// What the rule gives to the candidate. One that does not fit may still send it requests, which nothing here can take back.
 pub(super) fn seen(inference: &AIInference, reference: &RouteRef, stored: Option<&HttpRoute>) -> Route {
-    let none = Route { is_foreign: true, ..Route::default() };
-    let Some((stored, Ok(backends))) = stored.map(|stored| (stored, backends(inference, reference, stored)))
-    else {
-        return none;
+    let share = |weight, is_known| Share { weight, is_known, ..Share::default() };
+    let Some(stored) = stored else {
+        // Without it, the gateways send nothing.
+        return Route { share: share(0, false), is_accepted: true, is_foreign: true };
     };
-    let share = Share { weight: backends.percent(), is_known: true, ..Share::default() };
-    Route { share, is_accepted: answer(stored) == Answer::Accepted, ..none }
+    let share = match backends(inference, reference, stored) {
+        Ok(backends) => share(backends.percent(), true),
+        Err(_) => {
+            let (_, candidate) = names_of(inference);
+            let weights = stored.spec.rules.iter().map(|rule| percent_of(rule, &candidate));
+            share(weights.max().unwrap_or_default(), false)
+        }
+    };
+    Route { share, is_accepted: answer(stored, Asked::Accepted) == Answer::Accepted, is_foreign: true }
 }
 
 /// What has to be changed in the HTTPRoute before the two versions can share it.
@@ -78,11 +86,21 @@ pub(super) fn weights(
 impl Backends {
     /// Rounded up: a candidate with any share has requests.
     fn percent(self) -> i32 {
-        let (stable, candidate) = (i64::from(self.stable.weight), i64::from(self.candidate.weight));
-        let percent = (candidate * 100).checked_div(stable + candidate).unwrap_or_default();
-        let is_exact = percent * (stable + candidate) == candidate * 100;
-        i32::try_from(percent + i64::from(!is_exact)).unwrap_or(100)
+        percent(self.candidate.weight, i64::from(self.stable.weight) + i64::from(self.candidate.weight))
     }
+}
+
+fn percent(weight: i32, all: i64) -> i32 {
+    let hundredfold = i64::from(weight) * 100;
+    let percent = hundredfold.checked_div(all).unwrap_or_default();
+    i32::try_from(percent + i64::from(percent * all != hundredfold)).unwrap_or(100).clamp(0, 100)
+}
+
+/// The share of a Service in a rule, with all of its backends.
+fn percent_of(rule: &Rule, service: &str) -> i32 {
+    let all: i64 = rule.backend_refs.iter().map(|backend| i64::from(backend.weight)).sum();
+    let of_service = rule.backend_refs.iter().filter(|backend| backend.name == service);
+    of_service.map(|backend| percent(backend.weight, all)).max().unwrap_or_default()
 }
 
 fn names_of(inference: &AIInference) -> (String, String) {
@@ -113,8 +131,15 @@ fn backends(inference: &AIInference, reference: &RouteRef, stored: &HttpRoute) -
     let is_service = |backend: &BackendRef| {
         backend.group.is_empty()
             && backend.kind == "Service"
+            && backend.port == HTTP_PORT
             && backend.namespace.as_deref().is_none_or(|known| Some(known) == namespace)
     };
+    let others = rules.iter().enumerate().filter(|(index, _)| *index != rule);
+    if let Some((other, _)) = others.into_iter().find(|(_, other)| percent_of(other, &candidate) > 0) {
+        return Err(format!(
+            "rule {other} of HTTPRoute {of} sends requests to Service {candidate}, too; only rule {rule} of spec.routeRef may"
+        ));
+    }
     let found = |name: &str| {
         let index = refs.iter().position(|backend| backend.name == name && is_service(backend))?;
         refs.get(index).map(|backend| Backend { index, weight: backend.weight })
@@ -122,8 +147,9 @@ fn backends(inference: &AIInference, reference: &RouteRef, stored: &HttpRoute) -
     match (found(&stable), found(&candidate), refs.len()) {
         (Some(stable), Some(candidate), 2) => Ok(Backends { rule, stable, candidate }),
         _ => Err(format!(
-            "rule {rule} of HTTPRoute {of} must have two backendRefs: Service {stable} with weight 100 and Service \
-             {candidate} with weight 0"
+            "rule {rule} of HTTPRoute {of} must have two backendRefs, the Services {stable} and {candidate} with port \
+             {HTTP_PORT}; the candidate now has {} % of its requests",
+            rules.get(rule).map_or(0, |rule| percent_of(rule, &candidate))
         )),
     }
 }
@@ -139,7 +165,7 @@ mod tests {
 
     /// With these rules, each with its backends and their weights.
     fn stored(rules: &[(&str, &[(&str, i32)])]) -> HttpRoute {
-        let backend = |(name, weight): &(&str, i32)| json!({"group": "", "kind": "Service", "name": name, "port": 80, "weight": weight});
+        let backend = |(name, weight): &(&str, i32)| json!({"group": "", "kind": "Service", "name": name, "port": HTTP_PORT, "weight": weight});
         let rules: Vec<Value> = rules
             .iter()
             .map(|(name, refs)| json!({"name": name, "backendRefs": refs.iter().map(backend).collect::<Vec<_>>()}))
@@ -169,11 +195,35 @@ mod tests {
         assert_eq!(weight(Some("1"), &two), Ok(25));
         assert!(weight(None, &two).unwrap_err().contains("has 2 rules"));
         assert!(weight(Some("2"), &two).unwrap_err().contains("has no rule \"2\""));
-        assert!(weight(Some("shop"), &two).unwrap_err().contains("must have two backendRefs"));
+        assert!(weight(Some("shop"), &two).unwrap_err().contains("only rule 0 of spec.routeRef may"));
+        let none = stored(&[("shop", other)]);
+        assert!(weight(None, &none).unwrap_err().contains("must have two backendRefs"));
         assert_eq!(weight(None, &stored(&[("a", &[("chat", 2), ("chat-canary", 1)])])), Ok(34), "rounded up");
         assert_eq!(weight(None, &stored(&[("a", &[("chat", 0), ("chat-canary", 0)])])), Ok(0));
         let third = stored(&[("a", &[("chat", 1), ("chat-canary", 0), ("shop", 1)])]);
         assert!(weight(None, &third).is_err(), "shares of three would not be those of the steps");
+    }
+
+    /// Its owner may edit it in the middle of a canary. Pods that have requests must not end then.
+    #[test]
+    fn a_rule_that_does_not_fit_any_more_still_sends_what_it_sends() {
+        let (inference, reference) = (inference(SPEC), reference(Some("models")));
+        let share = |route: &HttpRoute| seen(&inference, &reference, Some(route)).share;
+        let both: &[(&str, i32)] = &[("chat", 60), ("chat-canary", 40)];
+        let renamed = stored(&[("new", both)]);
+        assert_eq!((share(&renamed).weight, share(&renamed).is_known), (40, false));
+        assert_eq!(weights(&inference, &reference, &renamed, Share::default()), None);
+        let third = stored(&[("models", &[("chat", 60), ("chat-canary", 30), ("shop", 10)])]);
+        assert_eq!(share(&third).weight, 30);
+        let other = stored(&[("models", &[("chat", 100), ("chat-canary", 0)]), ("b", &[("chat-canary", 1)])]);
+        assert_eq!(share(&other).weight, 100);
+        assert!(
+            unfit(&inference, &reference, &other).unwrap().contains("rule 1 of HTTPRoute web sends requests")
+        );
+        let mut port = stored(&[("models", &[("chat", 100), ("chat-canary", 0)])]);
+        port.spec.rules[0].backend_refs[1].port = 80;
+        assert!(unfit(&inference, &reference, &port).unwrap().contains("with port 8000"));
+        assert!(!share(&port).is_known, "nothing to take back");
     }
 
     #[test]

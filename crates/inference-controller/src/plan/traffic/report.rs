@@ -18,17 +18,14 @@ use workload::time::remaining;
 use verdict::judge::Reason;
 
 use super::{
-    super::conditions::Assessment,
-    analysis::Analysed,
-    referred::unfit,
-    route::{Answer, answer},
-    state::Share,
-    stored,
+    super::conditions::Assessment, analysis::Analysed, answer_of, referred::unfit, route::Answer,
+    state::Share, stored,
 };
 use crate::{observe::Observed, validate::Invalid, versions::overlaid};
 
 /// What a child apart is, in its refusals.
 pub(crate) const ROUTE: &str = "the HTTPRoute";
+pub(crate) const WEIGHTS: &str = "the candidate's share in the HTTPRoute of spec.routeRef";
 pub(crate) const CANDIDATE: &str = "the candidate";
 
 /// What is known of the candidate.
@@ -95,7 +92,7 @@ fn traffic_ready(observed: &Observed) -> Verdict {
         );
         return fails(reasons::GATEWAY_API_NOT_INSTALLED, message);
     }
-    if let Some((reason, message)) = observed.apart.get(ROUTE) {
+    if let Some((reason, message)) = observed.apart.get(ROUTE).or(observed.apart.get(WEIGHTS)) {
         return fails(reason, message.clone());
     }
     let Some(stored) = stored(observed) else {
@@ -112,7 +109,7 @@ fn traffic_ready(observed: &Observed) -> Verdict {
     }
     let gateways: Vec<&str> = stored.spec.parent_refs.iter().map(|parent| &*parent.name).collect();
     let gateways = gateways.join(", ");
-    match answer(stored) {
+    match answer_of(observed, stored) {
         Answer::Accepted => verdict(
             conditions::TRAFFIC_READY,
             true,
@@ -201,7 +198,8 @@ fn progressing(
             says(true, reasons::COMPLETE, message)
         }
         Some(CanaryPhase::RollingBack) => {
-            let is_open = stored(observed).is_some_and(|route| answer(route) != Answer::Accepted);
+            let is_open =
+                stored(observed).is_some_and(|route| answer_of(observed, route) != Answer::Accepted);
             let message = if is_open {
                 "all gateways have to accept that the candidate gets no requests; see TrafficReady"
             } else {
@@ -265,7 +263,7 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
     let spec = &observed.inference.spec;
     let message = match stored(observed) {
         _ if spec.gateway.is_none() && spec.route_ref.is_none() => "the candidate is ready".to_owned(),
-        Some(route) if answer(route) == Answer::Accepted => {
+        Some(route) if answer_of(observed, route) == Answer::Accepted => {
             format!(
                 "all replicas of stable have to be ready with one version before step {}",
                 status.step.saturating_add(1)

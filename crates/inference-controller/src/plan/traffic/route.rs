@@ -128,6 +128,7 @@ fn parents(gateway: &Gateway) -> Vec<ParentRef> {
         name: known.name.clone(),
         namespace: known.namespace.clone(),
         section_name: known.section_name.clone(),
+        port: None,
     };
     [&first].into_iter().chain(&gateway.more).map(parent).collect()
 }
@@ -150,11 +151,19 @@ pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
             }
         }
     }
-    Route { share, is_accepted: answer(stored) == Answer::Accepted, is_foreign: false }
+    Route { share, is_accepted: answer(stored, Asked::All) == Answer::Accepted, is_foreign: false }
+}
+
+/// Which conditions count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Asked {
+    All,
+    /// `ResolvedRefs` is one for all rules of the route, also for those of others, whose Services may be missing.
+    Accepted,
 }
 
 /// What all gateways of the stored route say about its present generation.
-pub(super) fn answer(stored: &HttpRoute) -> Answer {
+pub(super) fn answer(stored: &HttpRoute, asked: Asked) -> Answer {
     let generation = stored.metadata.generation;
     let namespace = stored.metadata.namespace.as_deref();
     let mut is_missing = stored.spec.parent_refs.is_empty();
@@ -165,9 +174,11 @@ pub(super) fn answer(stored: &HttpRoute) -> Answer {
             .iter()
             .filter(|said| is_same(&said.parent_ref, parent, namespace))
             .collect();
-        for (type_, refused) in
-            [("Accepted", reasons::ROUTE_REJECTED), ("ResolvedRefs", reasons::BACKEND_NOT_RESOLVED)]
-        {
+        let conditions =
+            [("Accepted", reasons::ROUTE_REJECTED), ("ResolvedRefs", reasons::BACKEND_NOT_RESOLVED)];
+        let conditions =
+            conditions.into_iter().filter(|(type_, _)| asked == Asked::All || *type_ == "Accepted");
+        for (type_, refused) in conditions {
             let now = |condition: &&Condition| {
                 condition.type_ == type_ && condition.observed_generation >= generation
             };
@@ -196,6 +207,7 @@ fn is_same(said: &ParentRef, parent: &ParentRef, namespace: Option<&str>) -> boo
     let namespace_of = |known: &ParentRef| known.namespace.as_deref().or(namespace).map(str::to_owned);
     said.name == parent.name
         && said.section_name == parent.section_name
+        && said.port == parent.port
         && namespace_of(said) == namespace_of(parent)
 }
 
@@ -298,7 +310,7 @@ mod tests {
             })
             .collect();
         route.status = serde_json::from_value(json!({"parents": parents})).unwrap();
-        answer(&route)
+        answer(&route, Asked::All)
     }
 
     const GOOD: &[(&str, &str)] = &[("Accepted", "True"), ("ResolvedRefs", "True")];

@@ -288,7 +288,9 @@ fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) 
     if is_needed(seen) {
         return with_seen(CanaryStatus { draining_since: None, ..before }, share, Wanted::Kept, seen, None);
     }
-    if share.has_requests() || share.is_known && before.served && !is_accepted {
+    // A rule of somebody else that does not fit any more may have sent requests until now.
+    let may_send = share.is_known || is_foreign;
+    if share.has_requests() || may_send && before.served && !is_accepted {
         return with_seen(CanaryStatus { draining_since: None, ..before }, known, Wanted::Kept, seen, None);
     }
     let since = before.draining_since.clone().unwrap_or_else(|| whole_seconds(now));
@@ -505,7 +507,8 @@ fn in_step(
         return rolled_back(rejected(before, reason, message.clone(), now), seen, now);
     }
     if !seen.candidate.has_endpoint {
-        let is_lost = before.step_started_at.is_some() && !seen.candidate.is_rolling;
+        let is_lost =
+            (before.step_started_at.is_some() || shared(seen).weight > 0) && !seen.candidate.is_rolling;
         let lost = before.lost + i32::from(is_lost);
         let status =
             CanaryStatus { lost, step_started_at: None, phase: Some(CanaryPhase::Analysing), ..before };

@@ -257,6 +257,11 @@ fn a_limit_that_is_taken_back_is_forgotten_with_what_it_was_judged_by() {
     assert_eq!(counted(&limited), 100);
     assert_eq!(counted(&canary(&json!({"metrics": [{"name": "errorRate", "limitPercent": "20"}]}))), 100);
     assert_eq!(counted(&canary(&json!({}))), 0);
+    // Also where it is taken back between two steps.
+    let next = CanaryStatus { step: 2, step_started_at: Some(Time(at(60))), ..status.clone() };
+    let given = |canary: &Canary| analysed(&next, canary, &[]).unwrap().record.inputs.metrics[0].clone();
+    assert!(given(&limited).earlier.counts.requests() > 0);
+    assert_eq!(given(&canary(&json!({}))).earlier.counts.requests(), 0);
 }
 
 #[test]

@@ -15,6 +15,7 @@ struct World {
     status: Option<CanaryStatus>,
     promoted: Option<String>,
     gateway: bool,
+    is_unfit: bool,
     route: Route,
     /// The version and number of the candidate's pods.
     pods: Option<(String, i32)>,
@@ -56,6 +57,7 @@ impl World {
             status: None,
             promoted: None,
             gateway: true,
+            is_unfit: false,
             route: Route { is_accepted: true, ..Route::default() },
             pods: None,
             ready: 0,
@@ -98,7 +100,10 @@ impl World {
                 has_endpoint: self.ready > 0,
                 is_rolling: self.is_rolling,
             },
-            route: self.gateway.then_some(self.route),
+            route: self.gateway.then_some(Route {
+                share: Share { is_known: self.route.share.is_known && !self.is_unfit, ..self.route.share },
+                ..self.route
+            }),
             drain: Duration::from_secs(DRAIN.unsigned_abs()),
         }
     }
@@ -112,7 +117,7 @@ impl World {
         let next = self.next();
         let before = self.route.share;
         let stored = self.stored(next.share);
-        if writes > 0 && self.gateway && stored != before {
+        if writes > 0 && self.gateway && stored != before && !self.is_unfit {
             self.check_share(stored);
             self.route = Route { share: stored, is_accepted: false, ..self.route };
             self.has_served |= next.share.has_requests();
@@ -659,6 +664,8 @@ enum Event {
     Gateway(bool),
     LoseStatus,
     EditRoute(i32),
+    /// The owner of a route edits its rule so that the weights cannot be written, and back.
+    Unfit(bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -681,6 +688,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Gateway),
         1 => Just(Event::LoseStatus),
         1 => (0_i32..=100).prop_map(Event::EditRoute),
+        2 => any::<bool>().prop_map(Event::Unfit),
     ]
 }
 
@@ -720,6 +728,8 @@ impl World {
             Event::StableComplete(complete) => self.stable_is_complete = *complete,
             Event::Remove => self.canary = None,
             Event::Restore => self.canary = Some(steps()),
+            // The API server refuses to remove a reference under a share.
+            Event::Gateway(_) if self.route.is_foreign => {}
             Event::Gateway(gateway) => {
                 // Without the field, the HTTPRoute is deleted, and requests stop.
                 if self.gateway && !gateway {
@@ -735,6 +745,7 @@ impl World {
                     self.promoted = None;
                 }
             }
+            Event::Unfit(is_unfit) => self.is_unfit = *is_unfit && self.route.is_foreign,
             Event::EditRoute(weight) => {
                 // A manual edit may break the rules; the writes that follow must not. Requests that it sends to pods that are
                 // about to go are not counted.
@@ -783,7 +794,7 @@ proptest! {
         for event in &events {
             world.happens(event);
         }
-        (world.is_sound, world.is_rolling) = (true, false);
+        (world.is_sound, world.is_rolling, world.is_unfit) = (true, false, false);
         world.gateway = true;
         world.finding = Finding::Passes;
         world.stable_is_complete = true;
