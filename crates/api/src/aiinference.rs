@@ -115,7 +115,8 @@ fn a_route_stays_while_it_has_shares() -> kube::core::Rule {
         .field_path(".gateway").reason(Reason::FieldValueRequired),
     validation = Rule::new(
         "!has(self.canary) || has(self.gateway) || (size(self.canary.match) == 0 && !self.canary.mirror)"
-    ).message("is required by canary.match and canary.mirror").field_path(".gateway").reason(Reason::FieldValueRequired),
+    ).message("is required by canary.match and canary.mirror, which routeRef cannot have")
+        .field_path(".gateway").reason(Reason::FieldValueRequired),
     validation = Rule::new(
         "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16"
     ).message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")

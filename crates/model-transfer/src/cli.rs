@@ -13,8 +13,8 @@ use text::quantity::Bytes;
 use crate::{
     check::Engine,
     digest::is_hex,
-    hub::selection::Glob,
     location::{Location, Source},
+    selection::Glob,
 };
 
 /// Copies a model between an S3-compatible store and a folder, or from a hub into a folder

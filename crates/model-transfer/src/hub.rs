@@ -8,8 +8,6 @@
 
 mod hugging_face;
 mod model_scope;
-pub(crate) mod selection;
-mod visitor;
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +30,6 @@ use object_store::{
     path::Path as Key,
 };
 use reqwest::Url;
-pub(crate) use visitor::Visitor;
 
 use crate::{
     cli::{Options, Token},
@@ -42,6 +39,7 @@ use crate::{
         authorities,
         requests::{Requests, Side},
     },
+    visitor::Visitor,
 };
 
 /// Limit for a page of a list of files: Hugging Face gives 1000 files, ModelScope 3000, each of some hundred bytes.

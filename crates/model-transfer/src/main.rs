@@ -25,6 +25,8 @@
 //! - `engine/alive.rs`: the liveness probe.
 //! - `hub.rs`: a model on Hugging Face, ModelScope or a mirror: its list of files, and their bytes; its parts are in
 //!   `hub`.
+//! - `selection.rs`: which files of a hub are copied.
+//! - `visitor.rs`: what a refusal of a hub means to the user.
 //! - `store.rs`: the only file that speaks to the store, through `crates/object-storage`.
 //! - `store/keys.rs`: decides which keys may become paths.
 //! - `store/markers.rs`: objects that stand for empty folders.
@@ -50,9 +52,11 @@ mod location;
 mod progress;
 mod pull;
 mod push;
+mod selection;
 mod space;
 mod store;
 mod tree;
+mod visitor;
 
 use std::{io, num::NonZero, ops::RangeInclusive, path::Path, process::ExitCode, thread, time::Duration};
 

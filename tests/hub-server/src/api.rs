@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::{
-    http::{Request, decoded},
     models::{Access, Commit, Content, Model},
+    request::{Request, decoded},
 };
 
 /// An answer before anything is broken in it.

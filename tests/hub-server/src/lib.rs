@@ -7,6 +7,7 @@
 //!
 //! - `models.rs`: models, their commits and files.
 //! - `api.rs`: what the two APIs answer. Pure.
+//! - `request.rs`: a request, and what it asks for. Pure.
 //! - `http.rs`: requests and answers on a connection, and what is broken in them.
 
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@
 mod api;
 mod http;
 mod models;
+mod request;
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -25,8 +27,9 @@ use std::{
     time::Duration,
 };
 
-pub use http::{Break, Request, Side};
+pub use http::Break;
 pub use models::{Access, Content, Model, commit_of, sha256};
+pub use request::{Request, Side};
 
 type Rule = Box<dyn FnMut(&Request) -> Break + Send>;
 

@@ -11,7 +11,8 @@ use crate::{
     cli::Pull,
     digest::Expected,
     fault::{Cause, Fault},
-    hub::{File, Hub, Snapshot, selection},
+    hub::{File, Hub, Snapshot},
+    selection,
     store::keys::{self, Tree},
 };
 

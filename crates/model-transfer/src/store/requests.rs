@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use super::retry::Backoff;
 use crate::{
     fault::{Cause, Fault},
-    hub::Visitor,
+    visitor::Visitor,
 };
 
 /// One source, and how it behaves.

@@ -108,7 +108,7 @@ impl Share {
         self.answers() || self.mirrors
     }
 
-    /// Clients wait for its answers.
+    /// Callers wait for its answers.
     fn answers(self) -> bool {
         self.weight > 0 || self.matches
     }
