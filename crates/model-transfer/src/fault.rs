@@ -7,6 +7,8 @@ use std::{fmt, fs, io, path::Path};
 
 use api::loader::ExitCode;
 
+pub(crate) mod visitor;
+
 /// The cause, which determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {

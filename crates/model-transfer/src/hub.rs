@@ -33,13 +33,12 @@ use reqwest::Url;
 
 use crate::{
     cli::{Options, Token},
-    fault::{Cause, Fault},
+    fault::{Cause, Fault, visitor::Visitor},
     location::HubModel,
     store::{
         authorities,
         requests::{Requests, Side},
     },
-    visitor::Visitor,
 };
 
 /// Limit for a page of a list of files: Hugging Face gives 1000 files, ModelScope 3000, each of some hundred bytes.

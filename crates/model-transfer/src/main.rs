@@ -26,7 +26,6 @@
 //! - `hub.rs`: a model on Hugging Face, ModelScope or a mirror: its list of files, and their bytes; its parts are in
 //!   `hub`.
 //! - `selection.rs`: which files of a hub are copied.
-//! - `visitor.rs`: what a refusal of a hub means to the user.
 //! - `store.rs`: the only file that speaks to the store, through `crates/object-storage`.
 //! - `store/keys.rs`: decides which keys may become paths.
 //! - `store/markers.rs`: objects that stand for empty folders.
@@ -39,6 +38,7 @@
 //! - `space.rs`: checks the space for a model.
 //! - `progress.rs`: progress of a transfer.
 //! - `fault.rs`: the reason of a failed transfer.
+//! - `fault/visitor.rs`: what a refusal of a hub means to the user.
 
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,6 @@ mod selection;
 mod space;
 mod store;
 mod tree;
-mod visitor;
 
 use std::{io, num::NonZero, ops::RangeInclusive, path::Path, process::ExitCode, thread, time::Duration};
 

@@ -15,10 +15,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
 use super::retry::Backoff;
-use crate::{
-    fault::{Cause, Fault},
-    visitor::Visitor,
-};
+use crate::fault::{Cause, Fault, visitor::Visitor};
 
 /// One source, and how it behaves.
 #[derive(Clone, Debug)]
