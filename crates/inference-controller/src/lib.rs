@@ -161,11 +161,11 @@ pub struct InferenceArgs {
     #[arg(long, env = "GPU_PRODUCTS", value_parser = products, value_name = "FILE")]
     pub gpu_products: Option<Products>,
 
-    /// URL of Hugging Face, or of a mirror, for hf:// sources without modelStore.endpoint [default: https://huggingface.co]
+    /// URL of Hugging Face, or of a mirror, for hf:// sources without modelStore.endpoint [default: huggingface.co]
     #[arg(long, value_parser = endpoint, value_name = "URL")]
     pub hf_endpoint: Option<String>,
 
-    /// URL of ModelScope, or of a mirror, for ms:// sources without modelStore.endpoint [default: https://www.modelscope.cn]
+    /// URL of ModelScope, or of a mirror, for ms:// sources without modelStore.endpoint [default: www.modelscope.cn]
     #[arg(long, value_parser = endpoint, value_name = "URL")]
     pub ms_endpoint: Option<String>,
 

@@ -66,7 +66,7 @@ pub(crate) enum Transfer {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Pull {
-    /// s3://bucket[/prefix], hf://owner/name[@revision] or ms://owner/name[@revision]
+    /// s3://bucket[/prefix], hf://owner/name or ms://owner/name; the last two may end with @revision
     pub(crate) source: Source,
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
