@@ -13,7 +13,7 @@ use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tests::{
     Scene,
-    gateway::{Gateway, Version, routes},
+    gateway::{Gateway, Version, order, routes},
     simulated, wait_for, wait_until_gone, within,
 };
 
@@ -150,6 +150,7 @@ async fn a_candidate_gets_its_shares_becomes_stable_and_is_folded_without_a_rest
         weights(&stand_in.versions()),
         [(100, None), (100, Some(0)), (90, Some(10)), (50, Some(50)), (100, Some(0)), (100, None)]
     );
+    assert_eq!(order::problem(&stand_in.versions()), None);
     let stable = scene.api::<Deployment>().get("chat").await.unwrap();
     assert_eq!(stable.spec.unwrap().template.spec.unwrap().containers[0].image.as_deref(), Some("engine:2"));
 
