@@ -38,8 +38,8 @@ pub const FIELDS: &str = "TRANSFER_FIELDS";
 /// Its default.
 pub const MODEL_STORE: &str = "spec.modelStore";
 
-/// What pods of each revision have loaded: lines of a revision, a space and a digest, and for a model of a hub also lines of
-/// a revision, a space and `commit:` with the commit. It is a key of a ConfigMap. Digests are absent while no pod serves.
+/// What pods of each revision have loaded: lines of a revision, a space and a digest. Of a model of a hub there are also lines
+/// of a revision, a space and `commit:` with the commit. It is a key of a ConfigMap. Digests are absent while no pod serves.
 pub const DIGESTS: &str = "TRANSFER_MODEL_DIGESTS";
 /// The revision of the loader's own pod.
 pub const REVISION: &str = "TRANSFER_REVISION";

@@ -71,7 +71,7 @@ pub(crate) struct Plan {
     /// The HTTPRoute, apart from the children as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) route: Option<Box<HttpRoute>>,
-    /// Shares in the HTTPRoute of somebody else.
+    /// Shares in the HTTPRoute of `spec.routeRef`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) weights: Option<Box<Weights>>,
     /// Children of the candidate, and the route, to delete.

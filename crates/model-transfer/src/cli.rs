@@ -1,5 +1,5 @@
-//! The command line. Environment variables of options and the token of a hub are read here; those of AWS (credentials, endpoint, region) by
-//! object_store in `store`, those of proxies and `SSL_CERT_FILE` by its HTTP client.
+//! The command line. Environment variables of options and the token of a hub are read here. Those of AWS (credentials,
+//! endpoint, region) are read by object_store in `store`, those of proxies and `SSL_CERT_FILE` by its HTTP client.
 
 use std::{fmt, path::PathBuf, time::Duration};
 

@@ -153,7 +153,7 @@ fn pods_text(count: i32) -> String {
 
 impl Assessment {
     /// With the conditions of the route and the canary. A service that no gateway leads to is not ready.
-    /// A route of somebody else does not decide whether the service is ready.
+    /// The route of `spec.routeRef` does not decide whether the service is ready.
     pub(super) fn with_traffic(mut self, verdicts: &[Verdict], observed: &Observed) -> Self {
         self.verdicts.extend(verdicts.iter().cloned());
         let is_ready = self.verdicts.iter().any(|known| known.type_ == conditions::READY && known.holds);

@@ -87,7 +87,7 @@ pub(super) struct Traffic {
     pub(super) next_look: Option<Duration>,
 }
 
-/// A write of two weights in the HTTPRoute of somebody else.
+/// A write of two weights in the HTTPRoute of `spec.routeRef`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Weights {
     pub(crate) route: HttpRoute,

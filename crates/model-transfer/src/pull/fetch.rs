@@ -2,7 +2,7 @@
 //! resumed after a kill.
 //!
 //! Memory is bounded by the number of connections for every model: each holds one small file, or bytes of a large one that
-//! wait to be written, which are bounded for all files together.
+//! wait to be written. Those bytes are bounded for all files together.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,5 +1,5 @@
 //! The real program against a real S3 server (versitygw over a folder), with a proxy between them that breaks what a test
-//! asks it to break; and against a stand-in of hubs. Every test has a server, a proxy and folders of its own.
+//! asks it to break. It also runs against a stand-in of hubs. Every test has a server, a proxy and folders of its own.
 
 #![cfg(test)]
 

@@ -352,7 +352,7 @@ fn analysing(pod: &str) -> Scene {
     scene
 }
 
-/// A route of somebody else with these weights of stable and of the candidate.
+/// The route of `spec.routeRef` with these weights of stable and of the candidate.
 fn of_others(weights: (i32, i32)) -> crate::http_route::HttpRoute {
     let backend = |name: &str, weight: i32| serde_json::json!({"group": "", "kind": "Service", "name": name, "port": 8000, "weight": weight});
     let route = serde_json::json!({

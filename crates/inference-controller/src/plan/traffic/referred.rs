@@ -1,4 +1,4 @@
-//! The HTTPRoute of `spec.routeRef`, which somebody else has written: two of its weights are those of the versions. Pure.
+//! The HTTPRoute of `spec.routeRef`, which its user has written: two of its weights are those of the versions. Pure.
 
 use api::aiinference::{AIInference, traffic::RouteRef};
 use runtime::write::children::Values;

@@ -47,7 +47,7 @@ pub(super) fn verdicts(
     now: Timestamp,
 ) -> (Vec<Verdict>, Option<(String, Duration)>) {
     let spec = &observed.inference.spec;
-    // Of an HTTPRoute of somebody else, this says only whether a candidate can get a share.
+    // Of the HTTPRoute of `spec.routeRef`, this says only whether a candidate can get a share.
     let is_shared = spec.gateway.is_some() || spec.route_ref.is_some() && canary.is_some();
     let mut traffic = is_shared.then(|| traffic_ready(observed));
     let unanswered = traffic.as_ref().and_then(|verdict| unanswered(verdict, observed, now));

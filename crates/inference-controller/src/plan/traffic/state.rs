@@ -86,7 +86,7 @@ pub(crate) struct Route {
     pub(crate) share: Share,
     /// All gateways have accepted these rules.
     pub(crate) is_accepted: bool,
-    /// It belongs to somebody else, who decides which Services it names.
+    /// It is that of `spec.routeRef`, whose owner decides which Services it names.
     pub(crate) is_foreign: bool,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Share {
     pub(crate) weight: i32,
     /// Requests with the headers of `canary.match`.
     pub(crate) matches: bool,
-    /// Copies of all requests, whose answers nobody gets.
+    /// Copies of all requests. The gateway drops the answers.
     pub(crate) mirrors: bool,
     /// The route knows its Service. A weight of 0 makes gateways get ready for it.
     pub(crate) is_known: bool,
