@@ -21,7 +21,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::Signal;
@@ -71,12 +71,14 @@ pub fn leave_terminal() {
 /// Those that read certificates when they start; etcd is behind a socket, and has none.
 const USERS_OF_CERTIFICATES: [&str; 5] = [API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK, POD_LOGS];
 
+/// How long the lock may be held by those who only ask whether the cluster runs.
+const LOCKED_WITHIN: Duration = Duration::from_secs(2);
+const LOCK_POLL: Duration = Duration::from_millis(5);
+
 /// Runs the cluster whose `spec.json` is in the folder until a request to stop comes or its owner is gone.
 pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<()> {
     let folder = Folder::at(root);
-    // The lock marks the cluster as running; the system releases it when this process ends, however it ends.
-    let lock = File::create(folder.lock()).map_err(Error::io("create", folder.lock()))?;
-    lock.try_lock().map_err(|_| Error::AlreadyRunning { name: folder.name() })?;
+    let lock = take_lock(&folder, LOCKED_WITHIN).await?;
     let listener = UnixListener::bind(folder.control()).map_err(Error::io("listen on", folder.control()))?;
 
     let (stop, mut stopped) = mpsc::channel(1);
@@ -105,6 +107,24 @@ pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<
     remove(&supervisor.folder)?;
     drop(lock);
     Ok(())
+}
+
+/// The lock marks the cluster as running; the system releases it when this process ends, however it ends.
+///
+/// Who asks whether the cluster runs holds the lock for a moment, so one refusal does not mean another supervisor.
+async fn take_lock(folder: &Folder, within: Duration) -> Result<File> {
+    let lock = File::create(folder.lock()).map_err(Error::io("create", folder.lock()))?;
+    let began = Instant::now();
+    while let Err(refused) = lock.try_lock() {
+        match refused {
+            fs::TryLockError::Error(error) => return Err(Error::io("lock", folder.lock())(error)),
+            fs::TryLockError::WouldBlock if began.elapsed() > within => {
+                return Err(Error::AlreadyRunning { name: folder.name() });
+            }
+            fs::TryLockError::WouldBlock => tokio::time::sleep(LOCK_POLL).await,
+        }
+    }
+    Ok(lock)
 }
 
 /// Gives the name free in one step: from then on another cluster may make a folder there.
@@ -453,3 +473,34 @@ const NODES_END_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long a process may take to go after SIGTERM before it is killed.
 const TERMINATION_GRACE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::at(root.path().to_owned());
+        (root, folder)
+    }
+
+    #[tokio::test]
+    async fn a_lock_that_is_held_for_a_moment_is_waited_for() {
+        let (_root, folder) = folder();
+        let asks = File::create(folder.lock()).unwrap();
+        asks.try_lock().unwrap();
+        let (taken, ()) = tokio::join!(take_lock(&folder, LOCKED_WITHIN), async move {
+            tokio::task::yield_now().await;
+            drop(asks);
+        });
+        assert!(File::open(folder.lock()).unwrap().try_lock().is_err(), "it is locked by {taken:?}");
+    }
+
+    #[tokio::test]
+    async fn a_second_supervisor_is_refused() {
+        let (_root, folder) = folder();
+        let _first = take_lock(&folder, LOCKED_WITHIN).await.unwrap();
+        let refused = take_lock(&folder, LOCK_POLL).await.unwrap_err();
+        assert!(matches!(refused, Error::AlreadyRunning { .. }), "{refused}");
+    }
+}
