@@ -192,7 +192,7 @@ where
         }
         let now = Instant::now();
         if let Some(wait) = self.contests.wait(&key, &hash, now) {
-            return self.contested(&hash, wait, &about).await.map(Written::Contested);
+            return self.contested(&key, &hash, wait, &about).await.map(Written::Contested);
         }
         self.force((body, &hash), seen.meta(), base, owner, &about).await?;
         self.contests.forced(&key, &hash, now, self.cache.len());
@@ -317,10 +317,17 @@ where
     K: Resource<DynamicType = ()>,
 {
     /// The first time that a write is held back, the API server is asked who keeps changing the child.
-    async fn contested(&self, hash: &str, wait: Duration, about: &About<'_>) -> Result<Contest, ApplyError> {
-        let is_new = self.contests.is_new(about.key, hash);
+    /// `place`: what is contested about.
+    async fn contested(
+        &self,
+        place: &Key,
+        hash: &str,
+        wait: Duration,
+        about: &About<'_>,
+    ) -> Result<Contest, ApplyError> {
+        let is_new = self.contests.is_new(place, hash);
         let manager = if is_new { self.other_manager(about).await? } else { None };
-        self.contests.reported(about.key, hash);
+        self.contests.reported(place, hash);
         Ok(Contest { kind: about.kind, key: about.key.clone(), manager, wait, is_new })
     }
 

@@ -18,8 +18,8 @@ use crate::{backoff::doubled, key::Key};
 const AT_ONCE: u32 = 3;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Longer than the longest wait, so that a contest does not look new after it.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// Longer than the usual intervals at which GitOps tools apply again: from three minutes to an hour.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(2 * 60 * 60);
 /// Writes that are remembered beside one for each child of the cache. Children that come and go take these.
 const BESIDE_THE_CHILDREN: usize = 1_024;
 
@@ -50,6 +50,10 @@ impl Contests {
         let remembered = self.lock();
         let repeated = remembered.contests.get(key).filter(|repeated| *repeated.hash == *hash)?;
         let repetitions = repeated.times.checked_sub(AT_ONCE)?;
+        if !repeated.is_reported {
+            // So slow a contest needs no wait. It is held back once, to be reported.
+            return Some(FIRST_WAIT);
+        }
         let wait = doubled(FIRST_WAIT, LONGEST_WAIT, repetitions.saturating_add(1));
         let left = wait.checked_sub(now.saturating_duration_since(repeated.last))?;
         (!left.is_zero()).then_some(left)
@@ -123,6 +127,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..12 {
             let wait = contests.wait(&key(), "a", now).unwrap_or_default();
+            contests.reported(&key(), "a");
             waits.push(wait.as_secs());
             now += wait;
             contests.forced(&key(), "a", now, 1);
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contest_is_reported_once_and_forgotten_after_ten_quiet_minutes() {
+    fn a_contest_is_reported_once_and_forgotten_after_two_quiet_hours() {
         let (contests, now) = (Contests::default(), Instant::now());
         for _ in 0..AT_ONCE {
             contests.forced(&key(), "a", now, 1);
@@ -144,6 +149,22 @@ mod tests {
         let later = now + FORGOTTEN_AFTER;
         contests.forced(&key(), "a", later, 1);
         assert_eq!(contests.wait(&key(), "a", later), None);
+    }
+
+    /// A GitOps tool that applies each ten minutes.
+    #[test]
+    fn a_slow_contest_is_reported_too() {
+        const INTERVAL: Duration = Duration::from_secs(600);
+        let (contests, mut now) = (Contests::default(), Instant::now());
+        for _ in 0..AT_ONCE {
+            assert_eq!(contests.wait(&key(), "a", now), None);
+            contests.forced(&key(), "a", now, 1);
+            now += INTERVAL;
+        }
+        assert_eq!(contests.wait(&key(), "a", now), Some(FIRST_WAIT));
+        assert!(contests.is_new(&key(), "a"));
+        contests.reported(&key(), "a");
+        assert_eq!(contests.wait(&key(), "a", now), None, "the wait since the last write is over");
     }
 
     #[test]

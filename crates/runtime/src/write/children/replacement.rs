@@ -65,8 +65,9 @@ where
         let about = About::of::<K>(&key);
         let hash = json!(values.replaced).to_string();
         let now = Instant::now();
-        if let Some(wait) = self.contests.wait(&key, &hash, now) {
-            return self.contested(&hash, wait, &about).await.map(Written::Contested);
+        let place = place(&key, values);
+        if let Some(wait) = self.contests.wait(&place, &hash, now) {
+            return self.contested(&place, &hash, wait, &about).await.map(Written::Contested);
         }
         let operations = values
             .operations(meta.uid.as_deref())
@@ -91,10 +92,16 @@ where
             Err(error) => return Err(about.call(STEP, error)),
         }
         drop(writing);
-        self.contests.forced(&key, &hash, now, self.cache.len());
+        self.contests.forced(&place, &hash, now, self.cache.len());
         info!(kind = about.kind, object = %key, "values replaced");
         Ok(Written::Changed)
     }
+}
+
+/// What a contest is about: the owners of two places in one object do not contest with each other.
+fn place(key: &Key, values: &Values) -> Key {
+    let first = values.replaced.first().map(|(pointer, _)| &**pointer).unwrap_or_default();
+    Key { name: format!("{}{first}", key.name).into(), ..key.clone() }
 }
 
 /// What API servers say if a test of a JSON Patch fails: the code of an invalid object, and no word about the object.
@@ -103,4 +110,20 @@ const FAILED_TEST: &str = "the server rejected our request due to an error in ou
 /// A value that was expected is not there.
 fn is_failed_test(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 422 && status.message == FAILED_TEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_rules_of_one_route_are_two_places_of_contests() {
+        let values = |rule: &str, weight: i32| Values {
+            replaced: vec![(format!("/spec/rules/{rule}/backendRefs/0/weight"), json!(weight))],
+            ..Values::default()
+        };
+        let key = Key::new("demo", "web");
+        assert_ne!(place(&key, &values("0", 90)), place(&key, &values("1", 90)));
+        assert_eq!(place(&key, &values("0", 90)), place(&key, &values("0", 50)), "a share is another hash");
+    }
 }
