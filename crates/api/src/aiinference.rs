@@ -30,7 +30,8 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
 fn a_route_stays_while_it_has_shares() -> kube::core::Rule {
     kube::core::Rule::new(
         "!has(oldSelf.status) || !has(oldSelf.status.canary) || !has(oldSelf.status.canary.phase) || \
-         !(oldSelf.status.canary.phase in ['Analysing', 'AwaitingApproval', 'Held', 'Promoting', 'RollingBack']) || \
+         !(oldSelf.status.canary.phase in ['Analysing', 'AwaitingApproval', 'Held', 'Promoting', 'RollingBack'] || \
+         has(oldSelf.status.canary.weightPercent) && oldSelf.status.canary.weightPercent > 0) || \
          (has(self.spec.routeRef) == has(oldSelf.spec.routeRef) && \
          (!has(self.spec.routeRef) || self.spec.routeRef == oldSelf.spec.routeRef))",
     )

@@ -22,7 +22,7 @@ use runtime::{
         refusal::Refusal,
     },
 };
-use workload::{faults::crashes::Reading, templates::deployment::RenderedDeployment};
+use workload::{faults::crashes::Reading, templates::deployment::RenderedDeployment, time::remaining};
 
 use crate::{
     Context, NAME,
@@ -217,7 +217,7 @@ async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: T
     }
     if plan.weights.is_none() {
         // What was refused is not wanted any more.
-        ctx.apart.heal(uid(inference), WEIGHTS);
+        ctx.apart.forget(uid(inference), WEIGHTS);
     }
     if let Some(Weights { route, values }) = plan.weights.as_deref() {
         match ctx.foreign_routes.replace_values(route, values).await {
@@ -264,10 +264,8 @@ async fn note_apart(
     let refusal = match written.map_err(Refusal::of) {
         Ok(written) => {
             let Written::Contested(contest) = written else {
-                if ctx.apart.heal(uid(inference), what) {
-                    // A condition has said so.
-                    done.contest = Some(Duration::ZERO);
-                }
+                let wait = ctx.apart.written(uid(inference), what, written != Written::Unchanged, now);
+                done.contest = done.contest.into_iter().chain(wait).min();
                 return;
             };
             done.contest = done.contest.into_iter().chain([contest.wait]).min();
@@ -283,6 +281,7 @@ async fn note_apart(
                 // A condition says so.
                 done.contest = Some(Duration::ZERO);
             }
+            ctx.apart.contested(uid(inference), what, now);
             if let Some(note) = note {
                 ctx.recorder.publish(inference, &note, now).await;
             }
@@ -314,20 +313,29 @@ async fn note_apart(
 
 /// Refusals of children apart that were reported. No status has them, and each event is a new object.
 #[derive(Debug, Default)]
-pub(crate) struct Apart(Mutex<BTreeMap<(String, &'static str), Complaint>>);
+pub(crate) struct Apart(Mutex<BTreeMap<(String, &'static str), Known>>);
 
 /// Reason and message.
 type Complaint = (&'static str, String);
 
+#[derive(Debug)]
+struct Known {
+    complaint: Complaint,
+    /// The last write of what another manager takes back each time.
+    contested: Option<Timestamp>,
+}
+
 impl Apart {
     /// Objects that were deleted meanwhile are among them. Beyond this number all are reported again.
     const MOST: usize = 1_000;
+    /// What nobody has taken back for so long is not contested any more: longer than the usual interval of GitOps tools.
+    const QUIET: Duration = Duration::from_secs(15 * 60);
 
     /// What could not be written for this object, by what it is.
     pub(crate) fn of(&self, uid: &str) -> BTreeMap<&'static str, Complaint> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_object = known.range((uid.to_owned(), "")..).take_while(|((owner, _), _)| owner == uid);
-        of_object.map(|((_, what), complaint)| (*what, complaint.clone())).collect()
+        of_object.map(|((_, what), known)| (*what, known.complaint.clone())).collect()
     }
 
     fn is_new(&self, uid: &str, what: &'static str, complaint: Complaint) -> bool {
@@ -336,13 +344,36 @@ impl Apart {
             known.clear();
         }
         let key = (uid.to_owned(), what);
-        known.insert(key, complaint.clone()).as_ref() != Some(&complaint)
+        let before = known.insert(key, Known { complaint: complaint.clone(), contested: None });
+        before.map(|before| before.complaint) != Some(complaint)
     }
 
-    /// Whether there was a complaint.
-    fn heal(&self, uid: &str, what: &'static str) -> bool {
+    fn contested(&self, uid: &str, what: &'static str, now: Timestamp) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.remove(&(uid.to_owned(), what)).is_some()
+        if let Some(known) = known.get_mut(&(uid.to_owned(), what)) {
+            known.contested = Some(now);
+        }
+    }
+
+    /// The write was not refused. When to reconcile again for the complaint: at once if it is healed, as a condition has said so.
+    fn written(&self, uid: &str, what: &'static str, has_changed: bool, now: Timestamp) -> Option<Duration> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (uid.to_owned(), what);
+        let known = all.get_mut(&key)?;
+        if let Some(contested) = &mut known.contested {
+            if has_changed {
+                *contested = now;
+            }
+            if let Some(wait) = remaining(Self::QUIET, *contested, now) {
+                return Some(wait);
+            }
+        }
+        all.remove(&key);
+        Some(Duration::ZERO)
+    }
+
+    fn forget(&self, uid: &str, what: &'static str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(uid.to_owned(), what));
     }
 }
 

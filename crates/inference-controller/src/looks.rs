@@ -92,8 +92,10 @@ pub(crate) struct AskedMetric {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Look {
     pub(crate) step_since: i64,
-    /// When it ended, in Unix seconds.
+    /// Up to when it has counted, in Unix seconds: later than the look before, whatever the clocks of the leaders say.
     pub(crate) at: i64,
+    /// When it ended by the clock of this process, in Unix seconds.
+    pub(crate) ended: i64,
     pub(crate) ready_pods: Tracks<u32>,
     pub(crate) metrics: BTreeMap<MetricName, Found>,
     /// The first pod that said nothing, and why.
@@ -197,12 +199,13 @@ impl Looks {
             .extend(ask.pods.iter().filter(|pod| pod.is_ready).map(|pod| (pod.uid.clone(), pod.started)));
         kept.pods.retain(|uid, _| ask.pods.iter().any(|pod| pod.uid == *uid));
         // Time goes on also where the clock of another leader was ahead.
+        let ended = at;
         let at = at.max(ask.counted_until.saturating_add(1));
         // The status may have the looks of a minute at once.
         let newest = kept.looks.last().map_or(i64::MIN, |look| look.at);
         let ask = &Ask { counted_until: ask.counted_until.max(newest), ..ask.clone() };
         let look = counted(ask, read, &mut kept.counters, at);
-        kept.looks.push(look);
+        kept.looks.push(Look { ended, ..look });
         if kept.looks.len() > MOST_KEPT {
             kept.looks.remove(0);
         }
@@ -348,6 +351,7 @@ fn counted(
     Look {
         step_since: ask.step_since,
         at,
+        ended: at,
         ready_pods: Tracks { stable: of_track(false), candidate: of_track(true) },
         metrics: metrics.collect(),
         fault,

@@ -264,7 +264,8 @@ pub(crate) fn of_valid(
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
     {
         // Writes only the warning; the next reconcile applies the change.
-        let announced = vec![events::announcement(warning)];
+        let of_canary = traffic.notes.iter().filter(|_| traffic::moves(observed, &status)).cloned();
+        let announced = [events::announcement(warning)].into_iter().chain(of_canary).collect();
         let announcement = status_only(observed, status, announced, Some(Duration::ZERO), allowance);
         return Plan { facts: Some(facts), ..announcement };
     }
@@ -360,7 +361,7 @@ fn of_refused(
     let assessment = conditions::of_refused(&refusal, valid, observed, &decided, now);
     let traffic = traffic::kept(None, observed, now);
     let assessment = assessment.with_traffic(&traffic.verdicts, observed);
-    let events = events::of_change(observed.inference.status.as_ref(), &assessment);
+    let mut events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = status::of_valid(valid, &decided.revision, observed, assessment, migrations, now);
     // The route and the candidate were written as the plan before says. If a deletion was refused, that is the plan without
@@ -372,8 +373,12 @@ fn of_refused(
         min_stable_replicas: written.min_stable_replicas,
         ..traffic.status(observed, status)
     };
+    let moves = traffic::moves(observed, &status);
+    if moves {
+        events.extend(traffic::notes(observed, &status));
+    }
     // The engines are read also while a child of stable is refused.
-    let waits = [Some(wait), traffic.requeue_after, before.next_look];
+    let waits = [Some(wait), traffic.requeue_after, before.next_look, moves.then_some(Duration::ZERO)];
     let requeue_after =
         requeue_after(observed, allowance, now).into_iter().chain(waits.into_iter().flatten()).min();
     // The plan before has noted its facts.

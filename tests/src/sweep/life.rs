@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     Scene,
-    gateway::Gateway,
+    gateway::{Gateway, order},
     lives::{Life, Step},
 };
 
@@ -111,7 +111,7 @@ pub(super) struct Slot<'a> {
     upstream: Client,
     folder: PathBuf,
     /// Answers for as long as there are lives in this namespace.
-    _gateway: Option<Gateway>,
+    gateway: Option<Gateway>,
 }
 
 impl<'a> Slot<'a> {
@@ -138,7 +138,7 @@ impl<'a> Slot<'a> {
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
         let upstream = client_with(setup.cluster, &token).await?;
         let gateway = if setup.life.needs_gateway { Some(Gateway::start(&scene).await) } else { None };
-        Ok(Self { scene, upstream, folder, _gateway: gateway })
+        Ok(Self { scene, upstream, folder, gateway })
     }
 }
 
@@ -252,6 +252,7 @@ impl Run<'_, '_> {
             self.proxy.touch();
             let world = self.until_settled(index, step).await.map_err(in_step)?;
             self.check_pace().map_err(in_step)?;
+            self.check_routes().map_err(in_step)?;
             let made = self.setup.pods.made(self.slot.scene.namespace())? - pods_before;
             let has_edited_pods =
                 self.setup.life.edits_pods() && all[..=pods_as_after].contains(&Step::Edited);
@@ -283,6 +284,12 @@ impl Run<'_, '_> {
             Some(reference) => too_many(sent.counts(), reference.counts).map_or(Ok(()), Err),
             None => Ok(()),
         }
+    }
+
+    /// Fails if the routes of this life, and of those before it, did not follow each other as they must.
+    fn check_routes(&self) -> Result<(), String> {
+        let gateway = self.slot.gateway.as_ref();
+        gateway.and_then(|gateway| order::problem(&gateway.versions())).map_or(Ok(()), Err)
     }
 
     /// Returns what there is when the step is done and the controller is at rest.

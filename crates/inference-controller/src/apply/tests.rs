@@ -220,3 +220,25 @@ async fn a_refused_deletion_does_not_hide_when_a_contested_write_is_repeated() {
     };
     assert_eq!(wait, Duration::from_secs(1));
 }
+
+/// A GitOps tool that takes a write back each ten minutes. The condition about it stays in between.
+#[test]
+fn a_contest_is_over_only_when_nothing_was_taken_back_for_a_while() {
+    let apart = Apart::default();
+    let complaint = ("RouteContested", "a keeps changing b".to_owned());
+    let minutes = |count: i64| at(count * 60);
+    assert!(apart.is_new("uid", "route", complaint.clone()));
+    apart.contested("uid", "route", minutes(0));
+    let wait = |has_changed, now| apart.written("uid", "route", has_changed, minutes(now));
+    let in_minutes = |count: u64| Some(Duration::from_secs(count * 60));
+    assert_eq!(wait(true, 0), in_minutes(15));
+    assert_eq!(wait(false, 9), in_minutes(6));
+    assert_eq!(wait(true, 10), in_minutes(15), "taken back, and written again");
+    assert!(apart.of("uid").contains_key("route"));
+    assert_eq!(wait(false, 25), Some(Duration::ZERO));
+    assert!(apart.of("uid").is_empty());
+    // A refusal ends with the write.
+    apart.is_new("uid", "route", ("Denied", String::new()));
+    assert_eq!(wait(true, 25), Some(Duration::ZERO));
+    assert_eq!(wait(false, 25), None);
+}

@@ -355,6 +355,12 @@ pub(super) fn moves(observed: &Observed, status: &AIInferenceStatus) -> bool {
         || before.and_then(|before| before.promoted_revision.as_ref()) != status.promoted_revision.as_ref()
 }
 
+/// What has become of the canary, for the plan after a refusal.
+pub(super) fn notes(observed: &Observed, status: &AIInferenceStatus) -> Vec<Note> {
+    let before = observed.inference.status.as_ref().and_then(|status| status.canary.as_ref());
+    report::notes(before, status.canary.as_ref(), observed.inference.spec.canary.as_ref(), None)
+}
+
 fn count(pods: usize) -> i32 {
     i32::try_from(pods).unwrap_or(i32::MAX)
 }

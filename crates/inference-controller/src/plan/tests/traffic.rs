@@ -488,6 +488,8 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
     };
     assert!(plan_of(&early(-16), never_ready).is_some());
     assert_eq!(plan_of(&early(-301), never_ready), None, "it loads since before the step");
+    let old = crashed("ready: true, ").replace(&at(-16).to_string(), &at(-181).to_string());
+    assert_eq!(plan_of(&old.replace(&at(-25).to_string(), &at(-300).to_string()), |_| {}), None, "long ago");
     let lost = crashed("ready: true, ").replace("OOMKilled", "Unknown");
     assert_eq!(plan_of(&lost, |_| {}), None, "the node was restarted");
 }
@@ -505,6 +507,7 @@ fn the_engines_of_both_versions_are_looked_at_each_interval() {
     let seen = crate::looks::Look {
         step_since: at(-30).as_second(),
         at: at(-5).as_second(),
+        ended: at(-5).as_second(),
         ready_pods: Default::default(),
         metrics: Default::default(),
         fault: Some("pod new: it did not answer".to_owned()),
@@ -517,6 +520,9 @@ fn the_engines_of_both_versions_are_looked_at_each_interval() {
     let plan = scene.plan();
     assert_eq!((plan.look, plan.requeue_after), (None, Some(std::time::Duration::from_secs(10))));
     assert!(scene.plan_at(10).look.is_some());
+    // The clock of the leader before was ahead.
+    scene.observe(|observed| observed.looking.looks[0].at = at(300).as_second());
+    assert!(scene.plan_at(10).look.is_some());
     scene.edit_spec(|spec| spec.pods.paused = true);
     assert_eq!(scene.plan_at(10).look, None, "of a paused object nothing is judged");
 }
@@ -528,6 +534,7 @@ fn what_was_found_stays_while_the_object_is_paused() {
         let looks = (1..=3).map(|number| crate::looks::Look {
             step_since: at(-30).as_second(),
             at: at(-30 + number * 5).as_second(),
+            ended: at(-30 + number * 5).as_second(),
             ready_pods: Default::default(),
             metrics: [(api::aiinference::analysis::MetricName::ErrorRate, crate::looks::Found::Incomplete)]
                 .into(),
@@ -564,6 +571,7 @@ fn looked(seconds: i64, (ended, bad): (u64, u64)) -> crate::looks::Look {
     crate::looks::Look {
         step_since: at(-30).as_second(),
         at: at(seconds).as_second(),
+        ended: at(seconds).as_second(),
         ready_pods: Tracks { stable: 1, candidate: 1 },
         metrics: [(api::aiinference::analysis::MetricName::ErrorRate, found)].into(),
         fault: None,

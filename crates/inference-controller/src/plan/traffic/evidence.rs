@@ -26,6 +26,9 @@ use crate::{
 
 /// Where there are agents: they report a fault of a GPU later than the kubelet reports the end of its engine.
 const FAULT_REPORTED_WITHIN: Duration = Duration::from_secs(15);
+/// A node that was lost, and a GPU whose fault the controller has forgotten, excuse nothing any more once they are back. So an
+/// end counts at once, or not at all.
+const CRASH_COUNTS_FOR: Duration = Duration::from_secs(180);
 /// Intervals after the last look in which a pass moves the canary on.
 const PASS_LASTS: i64 = 3;
 
@@ -45,23 +48,22 @@ pub(super) fn finding(
     let since = before.and_then(shared_since);
     let crash =
         since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, known, since));
-    let timeout = Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs()));
+    let crash = crash.filter(|crash| remaining(CRASH_COUNTS_FOR, crash.at, now).is_some());
     if let Some(Crash { at, message }) = crash {
         let reports = observed.candidate.as_ref().is_some_and(|version| version.gpu_faults.is_reported);
         let Some(wait) = remaining(FAULT_REPORTED_WITHIN, at, now).filter(|_| reports) else {
             return (Finding::Fails { reason: reasons::CANDIDATE_CRASHED, message }, None);
         };
-        let then = analysis.on_inconclusive;
-        return (Finding::Open { is_over: false, timeout, then, message }, Some(wait));
+        return (Finding::Suspected, Some(wait));
     }
+    let timeout = Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs()));
     let fault = observed.looking.fault();
     let message = analysed.map(|analysed| analysed.message(fault)).unwrap_or_default();
     // What passed before a pause or a restart may not pass now.
     let interval = i64::from(analysis.interval_seconds);
-    let is_old = |analysed: &Analysed| {
-        now.as_second().saturating_sub(analysed.until())
-            > interval.saturating_mul(PASS_LASTS).saturating_add(10)
-    };
+    let longest = interval.saturating_mul(PASS_LASTS).saturating_add(10);
+    // The clock of the leader before may have been ahead.
+    let is_old = |analysed: &Analysed| now.as_second().abs_diff(analysed.until()) > longest.unsigned_abs();
     let finding = match analysed.map(|analysed| analysed.judgement.verdict) {
         Some(verdict::judge::Verdict::Pass) if !analysed.is_some_and(is_old) => Finding::Passes,
         Some(verdict::judge::Verdict::Pass) => {
@@ -160,7 +162,7 @@ pub(super) fn look(
     };
     // The first plan of a step writes that it began. The next one knows with which bounds it is counted.
     let Some(analysed) = analysed.filter(|analysed| analysed.since() == since) else { return nothing };
-    let last = observed.looking.looks.iter().rfind(|look| look.step_since == since).map(|look| look.at);
+    let last = observed.looking.looks.iter().rfind(|look| look.step_since == since).map(|look| look.ended);
     let last = last.and_then(|last| Timestamp::from_second(last).ok());
     let interval = Duration::from_secs(u64::from(analysis.interval_seconds.unsigned_abs()));
     if let Some(wait) = last.and_then(|last| remaining(interval, last, now)) {

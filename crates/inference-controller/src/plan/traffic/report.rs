@@ -181,7 +181,10 @@ fn progressing(
             let stale = match status.stale_approvals {
                 0 => String::new(),
                 stale => {
-                    format!("; {stale} was for the version before and does not count, set 0 first")
+                    let again = if stale == next { ", set 0 first" } else { "" };
+                    format!(
+                        "; {stale} was given before the version or the steps changed, and does not count{again}"
+                    )
                 }
             };
             let message = format!("{share}; {what} waits for spec.canary.approvedSteps: {next}{stale}");
@@ -201,11 +204,11 @@ fn progressing(
             let is_open =
                 stored(observed).is_some_and(|route| answer_of(observed, route) != Answer::Accepted);
             let message = if is_open {
-                "all gateways have to accept that the candidate gets no requests; see TrafficReady"
+                "all gateways have to accept that the candidate gets no requests; see TrafficReady".to_owned()
             } else {
-                "requests of the candidate end"
+                format!("requests of the candidate end{}", still_has(status))
             };
-            says(true, reasons::CANARY_ROLLING_BACK, message.to_owned())
+            says(true, reasons::CANARY_ROLLING_BACK, message)
         }
         Some(CanaryPhase::RolledBack) => {
             let why = status.last_rollback.as_ref().map(|rollback| &*rollback.message).unwrap_or_default();
@@ -215,8 +218,17 @@ fn progressing(
             says(false, reasons::CANARY_ROLLED_BACK, message)
         }
         Some(CanaryPhase::Aborted) => {
-            says(false, reasons::CANARY_ABORTED, "spec.canary.abort is set; its pods stay".to_owned())
+            let message = format!("spec.canary.abort is set; its pods stay{}", still_has(status));
+            says(false, reasons::CANARY_ABORTED, message)
         }
+    }
+}
+
+/// The weights of a route that could not be written.
+fn still_has(status: &CanaryStatus) -> String {
+    match status.weight_percent {
+        0 => String::new(),
+        share => format!("; the route still gives it {share} % of the requests, see TrafficReady"),
     }
 }
 

@@ -58,6 +58,8 @@ pub(crate) enum Finding {
         message: String,
     },
     Passes,
+    /// An engine has failed. Whether its GPU is the cause will be known soon.
+    Suspected,
     Fails {
         reason: &'static str,
         message: String,
@@ -507,8 +509,10 @@ fn in_step(
         return rolled_back(rejected(before, reason, message.clone(), now), seen, now);
     }
     if !seen.candidate.has_endpoint {
-        let is_lost =
-            (before.step_started_at.is_some() || shared(seen).weight > 0) && !seen.candidate.is_rolling;
+        // The status of a loss has no ready pod. As long as the weight cannot be written, the same loss is seen again.
+        let had_share =
+            before.step_started_at.is_some() || before.ready_replicas > 0 && shared(seen).weight > 0;
+        let is_lost = had_share && !seen.candidate.is_rolling;
         let lost = before.lost + i32::from(is_lost);
         let status =
             CanaryStatus { lost, step_started_at: None, phase: Some(CanaryPhase::Analysing), ..before };
@@ -537,8 +541,10 @@ fn in_step(
     let is_in_force = route.is_accepted && route.share.weight == step.weight;
     // A step with another share begins again.
     let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);
+    // A step that begins now would begin after the failure, and forget it.
+    let may_begin = is_in_force && seen.finding != Finding::Suspected;
     let since =
-        since.or_else(|| is_in_force.then(|| whole_seconds(now))).filter(|_| !seen.candidate.is_rolling);
+        since.or_else(|| may_begin.then(|| whole_seconds(now))).filter(|_| !seen.candidate.is_rolling);
     let status = CanaryStatus {
         step_started_at: since.clone(),
         phase: Some(CanaryPhase::Analysing),
@@ -557,6 +563,9 @@ fn in_step(
     // It has passed once. Whether it still does is asked when the approval comes.
     if needs_approval && before.phase == Some(CanaryPhase::AwaitingApproval) {
         return with_seen(awaits, share, pods, seen, None);
+    }
+    if seen.finding == Finding::Suspected && (!steps.is_fixed || is_approved) {
+        return with_seen(status, share, pods, seen, None);
     }
     if let Finding::Open { is_over, timeout, then, message } = &seen.finding
         && (!steps.is_fixed || is_approved)

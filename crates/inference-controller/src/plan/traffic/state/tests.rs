@@ -302,6 +302,46 @@ fn a_candidate_that_loses_its_last_pod_gets_no_requests_and_the_third_time_none_
     );
 }
 
+/// The rule of its route does not fit for a while, so its weight cannot be taken back.
+#[test]
+fn a_loss_counts_once_however_long_its_weight_stays() {
+    let mut world = World::new(steps());
+    world.refers(true);
+    world.go_on(5, 10);
+    assert_eq!(world.route.share.weight, 10);
+    (world.is_unfit, world.is_sound, world.ready) = (true, false, 0);
+    for _ in 0..4 {
+        world.reconcile(3);
+        assert_eq!((world.route.share.weight, world.status.as_ref().unwrap().lost), (10, 1));
+    }
+    world.is_sound = true;
+    world.go_on(2, 10);
+    world.ready = 0;
+    world.reconcile(3);
+    assert_eq!(world.status.as_ref().unwrap().lost, 2, "the next one");
+}
+
+#[test]
+fn no_step_begins_while_it_is_unknown_whose_fault_a_failure_is() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    let since = |world: &World| world.status.as_ref().unwrap().step_started_at.clone();
+    let began = since(&world);
+    world.finding = Finding::Suspected;
+    world.go_on(10, 10);
+    assert_eq!(
+        (since(&world), world.route.share.weight),
+        (began, 10),
+        "it goes on, and not to the next step"
+    );
+    world.ready = 0;
+    world.go_on(5, 1);
+    assert_eq!((since(&world), world.route.share.weight), (None, 10), "it is back, and does not begin");
+    world.finding = Finding::Passes;
+    world.go_on(1, 1);
+    assert!(since(&world).is_some());
+}
+
 #[test]
 fn an_abort_takes_all_requests_at_once_and_keeps_the_pods() {
     let mut world = World::new(steps());
@@ -676,7 +716,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => Just(Event::ComeUp),
         2 => Just(Event::LosePods),
         1 => any::<bool>().prop_map(Event::Roll),
-        3 => (0_u8..8).prop_map(Event::Find),
+        3 => (0_u8..9).prop_map(Event::Find),
         6 => (1_i64..100).prop_map(Event::Pass),
         2 => (0_i32..5).prop_map(Event::Approve),
         1 => any::<bool>().prop_map(Event::Abort),
@@ -708,6 +748,7 @@ impl World {
                     5 => over(OnInconclusive::Hold),
                     6 => over(OnInconclusive::Rollback),
                     4 => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() },
+                    7 => Finding::Suspected,
                     _ => Finding::Passes,
                 }
             }
