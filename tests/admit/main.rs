@@ -12,6 +12,7 @@ mod display;
 mod fixtures;
 mod manuals;
 mod pods;
+mod route_refs;
 mod samples;
 mod status;
 mod table;

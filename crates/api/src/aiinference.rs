@@ -39,6 +39,13 @@ fn a_route_stays_while_it_has_shares() -> kube::core::Rule {
     .field_path(".spec.routeRef")
 }
 
+/// The admission policy knows the Services of a route by these names.
+fn a_route_names_the_service_of_the_candidate() -> kube::core::Rule {
+    kube::core::Rule::new("!has(self.spec.routeRef) || size(self.metadata.name) <= 56")
+        .message("must not be set with a metadata.name of more than 56 characters: the route names the Service <name>-canary")
+        .field_path(".spec.routeRef")
+}
+
 /// What to serve, with which engine, on which GPUs.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[kube(
@@ -55,6 +62,7 @@ fn a_route_stays_while_it_has_shares() -> kube::core::Rule {
     derive = "PartialEq",
     validation = rules::name_fits_a_label(),
     validation = a_route_stays_while_it_has_shares(),
+    validation = a_route_names_the_service_of_the_candidate(),
     scale(
         spec_replicas_path = ".spec.replicas",
         status_replicas_path = ".status.replicas",

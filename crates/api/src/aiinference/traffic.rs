@@ -83,7 +83,7 @@ pub struct Gateway {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteRef {
-    /// Name of the HTTPRoute, in the namespace of this object. Required.
+    /// Name of the HTTPRoute, in the namespace of this object, whose name has 56 characters at most. Required.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub name: String,
