@@ -558,7 +558,7 @@ async fn each_child_that_a_controller_may_write_is_limited_by_its_policy() {
     .await;
 }
 
-/// Of a route that belongs to somebody else.
+/// Of a route that has another owner.
 async fn may_change_weights_alone(scene: &Scene<'_>, writer: &Writer<'_>, controller: &Controller) {
     let mut route = child("httproutes");
     route["metadata"] = json!({"name": "shared", "namespace": scene.namespace()});

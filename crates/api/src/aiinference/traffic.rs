@@ -79,7 +79,7 @@ pub struct Gateway {
     pub request_timeout_seconds: i32,
 }
 
-/// A rule of an HTTPRoute that somebody else has written.
+/// A rule of an HTTPRoute that a user has written.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteRef {

@@ -290,7 +290,7 @@ fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) 
     if is_needed(seen) {
         return with_seen(CanaryStatus { draining_since: None, ..before }, share, Wanted::Kept, seen, None);
     }
-    // A rule of somebody else that does not fit any more may have sent requests until now.
+    // A rule of the user that does not fit any more may have sent requests until now.
     let may_send = share.is_known || is_foreign;
     if share.has_requests() || may_send && before.served && !is_accepted {
         return with_seen(CanaryStatus { draining_since: None, ..before }, known, Wanted::Kept, seen, None);

@@ -1,4 +1,4 @@
-//! Single values inside of an object that belongs to somebody else.
+//! Single values inside of an object that has another owner.
 //!
 //! Server-side apply owns a list that is atomic as a whole. A JSON Patch names the values, and what must be true of the
 //! object while they are replaced.

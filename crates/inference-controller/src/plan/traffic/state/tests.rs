@@ -135,7 +135,7 @@ impl World {
         next
     }
 
-    /// What becomes of a route that is told this. Of somebody else's, only the weights are written.
+    /// What becomes of a route that is told this. Of a user's, only the weights are written.
     fn stored(&self, share: Share) -> Share {
         match self.route.is_foreign {
             true => Share { matches: false, mirrors: false, is_known: true, ..share },
