@@ -86,7 +86,7 @@ pub const CONTROLLERS: &[Controller] = &[
             ("", &["configmaps", "services"]),
             ("apps", &["deployments"]),
             ("policy", &["poddisruptionbudgets"]),
-            ("gateway.networking.k8s.io", &["httproutes"]),
+            ("gateway.networking.k8s.io", &["grpcroutes", "httproutes"]),
         ],
         kept: &[],
         shared: &["httproutes"],

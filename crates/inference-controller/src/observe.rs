@@ -7,7 +7,7 @@ use std::{
 };
 
 use api::{
-    aiinference::{AIInference, Rollout, source::ModelSource},
+    aiinference::{AIInference, Rollout, source::ModelSource, traffic::GrpcGateway},
     labels,
 };
 use jiff::Timestamp;
@@ -37,7 +37,7 @@ use workload::{
 
 use crate::{
     Context,
-    http_route::HttpRoute,
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute},
     looks::Looking,
     names::{self, Track},
     versions::candidate,
@@ -70,10 +70,14 @@ pub(crate) struct Observed {
     pub(crate) candidate: Option<Box<Observed>>,
     /// Its HTTPRoute.
     pub(crate) route: Option<HttpRoute>,
+    /// Its GRPCRoute.
+    pub(crate) grpc_route: Option<GrpcRoute>,
     /// That of `spec.routeRef`.
     pub(crate) referred: Option<HttpRoute>,
     /// The cluster does not serve HTTPRoutes.
     pub(crate) has_no_routes: bool,
+    /// The cluster does not serve GRPCRoutes.
+    pub(crate) has_no_grpc_routes: bool,
     /// Whether the candidate's Service has a ready endpoint, once the API server was asked.
     pub(crate) has_endpoint: Option<bool>,
     /// Reasons and messages of children apart that could not be written, by what they are.
@@ -117,6 +121,8 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let route = names::route(inference.metadata.name.as_deref().unwrap_or_default());
     observed.route = owned(&ctx.routes, namespace, uid, &route).map(|kept| HttpRoute::clone(&kept));
     observed.has_no_routes = ctx.routes.is_absent();
+    observed.grpc_route = owned(&ctx.grpc_routes, namespace, uid, &route).map(|kept| GrpcRoute::clone(&kept));
+    observed.has_no_grpc_routes = ctx.grpc_routes.is_absent();
     if let Some(key) = route_key(&inference) {
         observed.referred = ctx.foreign_routes.get(&key).map(|kept| HttpRoute::clone(&kept));
         observed.has_no_routes = ctx.foreign_routes.is_absent();
@@ -208,8 +214,10 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
         service,
         candidate: None,
         route: None,
+        grpc_route: None,
         referred: None,
         has_no_routes: false,
+        has_no_grpc_routes: false,
         has_endpoint: None,
         apart: BTreeMap::new(),
         looking: Looking::default(),
@@ -339,6 +347,11 @@ fn may_roll(inference: &AIInference, deployment: Option<&DeploymentView>) -> boo
             let rendered = deployment.generation.as_deref().and_then(|known| known.split('-').next());
             rendered != Some(&*generation)
         })
+}
+
+/// What it asks of a GRPCRoute.
+pub(crate) fn grpc_of(inference: &AIInference) -> Option<&GrpcGateway> {
+    inference.spec.gateway.as_ref()?.grpc.as_ref()
 }
 
 /// The HTTPRoute that it refers to.

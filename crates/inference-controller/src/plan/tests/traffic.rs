@@ -353,7 +353,7 @@ fn analysing(pod: &str) -> Scene {
 }
 
 /// The route of `spec.routeRef` with these weights of stable and of the candidate.
-fn of_others(weights: (i32, i32)) -> crate::http_route::HttpRoute {
+fn of_others(weights: (i32, i32)) -> crate::gateway_api::http_route::HttpRoute {
     let backend = |name: &str, weight: i32| serde_json::json!({"group": "", "kind": "Service", "name": name, "port": 8000, "weight": weight});
     let route = serde_json::json!({
         "metadata": {"name": "web", "namespace": "demo", "uid": "of-web", "resourceVersion": "7"},
@@ -414,7 +414,7 @@ fn a_route_of_somebody_else_gets_two_numbers_and_only_while_there_is_a_canary() 
     assert_eq!(condition(&plan, "Ready").0, "True", "stable does not need it");
 }
 
-fn accepted(mut route: crate::http_route::HttpRoute) -> crate::http_route::HttpRoute {
+fn accepted(mut route: crate::gateway_api::http_route::HttpRoute) -> crate::gateway_api::http_route::HttpRoute {
     let conditions = serde_json::json!([
         {"type": "Accepted", "status": "True", "observedGeneration": 1, "reason": "", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"},

@@ -25,6 +25,7 @@ use crate::{observe::Observed, validate::Invalid, versions::overlaid};
 
 /// What a child apart is, in its refusals.
 pub(crate) const ROUTE: &str = "the HTTPRoute";
+pub(crate) const GRPC_ROUTE: &str = "the GRPCRoute";
 pub(crate) const WEIGHTS: &str = "the candidate's share in the HTTPRoute of spec.routeRef";
 pub(crate) const CANDIDATE: &str = "the candidate";
 
@@ -80,6 +81,15 @@ fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<
     Some((UNANSWERED.to_owned(), wait))
 }
 
+const NO_GRPC_ROUTES: &str = "; gRPC has no route until the cluster serves GRPCRoutes (gateway.networking.k8s.io/v1)";
+
+/// Why a route or its shares could not be written.
+fn refusal(observed: &Observed) -> Option<&(&'static str, String)> {
+    let has_grpc = observed.inference.spec.gateway.as_ref().is_some_and(|gateway| gateway.grpc.is_some());
+    let written = [Some(ROUTE), has_grpc.then_some(GRPC_ROUTE), Some(WEIGHTS)];
+    written.into_iter().flatten().find_map(|what| observed.apart.get(what))
+}
+
 fn traffic_ready(observed: &Observed) -> Verdict {
     let fails = |reason, message| verdict(conditions::TRAFFIC_READY, false, reason, message);
     let inference = &observed.inference;
@@ -92,7 +102,7 @@ fn traffic_ready(observed: &Observed) -> Verdict {
         );
         return fails(reasons::GATEWAY_API_NOT_INSTALLED, message);
     }
-    if let Some((reason, message)) = observed.apart.get(ROUTE).or(observed.apart.get(WEIGHTS)) {
+    if let Some((reason, message)) = refusal(observed) {
         return fails(reason, message.clone());
     }
     let Some(stored) = stored(observed) else {
@@ -109,13 +119,15 @@ fn traffic_ready(observed: &Observed) -> Verdict {
     }
     let gateways: Vec<&str> = stored.spec.parent_refs.iter().map(|parent| &*parent.name).collect();
     let gateways = gateways.join(", ");
-    match answer_of(observed, stored) {
-        Answer::Accepted => verdict(
-            conditions::TRAFFIC_READY,
-            true,
-            reasons::ROUTE_ACCEPTED,
-            format!("accepted by Gateway {gateways}"),
-        ),
+    match answer_of(observed).unwrap_or(Answer::Missing) {
+        Answer::Accepted => {
+            let without = match inference.spec.gateway.as_ref().is_some_and(|gateway| gateway.grpc.is_some()) {
+                true if observed.has_no_grpc_routes => NO_GRPC_ROUTES,
+                true | false => "",
+            };
+            let message = format!("accepted by Gateway {gateways}{without}");
+            verdict(conditions::TRAFFIC_READY, true, reasons::ROUTE_ACCEPTED, message)
+        }
         Answer::Missing => fails(
             reasons::ROUTE_NOT_OBSERVED,
             format!(
@@ -198,8 +210,7 @@ fn progressing(
             says(true, reasons::COMPLETE, message)
         }
         Some(CanaryPhase::RollingBack) => {
-            let is_open =
-                stored(observed).is_some_and(|route| answer_of(observed, route) != Answer::Accepted);
+            let is_open = answer_of(observed).is_some_and(|answer| answer != Answer::Accepted);
             let message = if is_open {
                 "all gateways have to accept that the candidate gets no requests; see TrafficReady"
             } else {
@@ -261,9 +272,9 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
         return says(is_coming(reason), reason, format!("the candidate: {message}"));
     }
     let spec = &observed.inference.spec;
-    let message = match stored(observed) {
+    let message = match answer_of(observed) {
         _ if spec.gateway.is_none() && spec.route_ref.is_none() => "the candidate is ready".to_owned(),
-        Some(route) if answer_of(observed, route) == Answer::Accepted => {
+        Some(Answer::Accepted) => {
             format!(
                 "all replicas of stable have to be ready with one version before step {}",
                 status.step.saturating_add(1)

@@ -5,7 +5,7 @@
 use api::{
     aiinference::{
         AIInference, Engine,
-        traffic::{Gateway, ParentGateway},
+        traffic::{Gateway, HeaderMatch, ParentGateway},
     },
     reasons,
 };
@@ -14,8 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use super::state::{Route, Share};
 use crate::{
     engine::HTTP_PORT,
-    http_route::{
-        BackendRef, Filter, GROUP, Header, HttpRoute, Match, MirrorRef, ParentRef, Path, RequestMirror,
+    gateway_api::GROUP,
+    gateway_api::http_route::{
+        BackendRef, Filter, Header, HttpRoute, Match, MirrorRef, ParentRef, Path, RequestMirror,
         Rewrite, RouteParent, RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
     },
     names::{self, Track},
@@ -56,15 +57,9 @@ pub(super) fn route(
         false => vec![backend(Track::Stable, 100)],
     };
     let headers = inference.spec.canary.iter().filter(|_| share.matches).flat_map(|canary| &canary.matches);
-    let headers: Vec<Header> = headers
-        .map(|known| Header {
-            type_: "Exact".to_owned(),
-            name: known.header.clone(),
-            value: known.value.clone(),
-        })
-        .collect();
+    let headers: Vec<Header> = headers.map(header).collect();
     // Only of the requests that the versions share.
-    let copies = |header: Option<&Header>| (share.mirrors && header.is_none()).then(|| mirror(name));
+    let copies = |header: Option<&Header>| (share.mirrors && header.is_none()).then(|| mirror(name, HTTP_PORT));
     let rule = |prefix: &str, header: Option<&Header>, backend_refs: &[BackendRef]| Rule {
         name: None,
         matches: vec![Match {
@@ -83,6 +78,10 @@ pub(super) fn route(
     }
     let spec = RouteSpec { parent_refs: parents(gateway), hostnames: gateway.hostnames.clone(), rules };
     HttpRoute { metadata, spec, status: RouteState::default() }
+}
+
+pub(super) fn header(known: &HeaderMatch) -> Header {
+    Header { type_: "Exact".to_owned(), name: known.header.clone(), value: known.value.clone() }
 }
 
 /// The roots of the engines' APIs.
@@ -105,18 +104,18 @@ fn rewrite(prefix: &str) -> Option<Filter> {
 }
 
 /// Without a percentage, which not every gateway keeps to.
-fn mirror(name: &str) -> Filter {
+pub(super) fn mirror(name: &str, port: i32) -> Filter {
     let backend_ref = MirrorRef {
         group: String::new(),
         kind: "Service".to_owned(),
         name: names::service(name, Track::Canary),
-        port: HTTP_PORT,
+        port,
     };
     let request_mirror = Some(RequestMirror { backend_ref });
     Filter { type_: "RequestMirror".to_owned(), url_rewrite: None, request_mirror }
 }
 
-fn parents(gateway: &Gateway) -> Vec<ParentRef> {
+pub(super) fn parents(gateway: &Gateway) -> Vec<ParentRef> {
     let first = ParentGateway {
         name: gateway.name.clone(),
         namespace: gateway.namespace.clone(),
@@ -137,21 +136,24 @@ fn parents(gateway: &Gateway) -> Vec<ParentRef> {
 pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
     let Some(stored) = stored else { return Route::default() };
     let candidate = names::service(name, Track::Canary);
-    let mut share = Share::default();
-    for rule in &stored.spec.rules {
-        let mut mirrors = rule.filters.iter().filter_map(|filter| filter.request_mirror.as_ref());
-        share.mirrors |= mirrors.any(|mirror| mirror.backend_ref.name == candidate);
+    let rules = stored.spec.rules.iter().map(|rule| {
         let is_of_header = rule.matches.iter().any(|known| !known.headers.is_empty());
-        for backend in rule.backend_refs.iter().filter(|backend| backend.name == candidate) {
-            if is_of_header {
-                share.matches |= backend.weight > 0;
-            } else {
-                share.is_known = true;
-                share.weight = share.weight.max(backend.weight.clamp(0, 100));
-            }
-        }
-    }
+        given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
+    });
+    let share = rules.fold(Share::default(), Share::or);
     Route { share, is_accepted: answer(stored, Asked::All) == Answer::Accepted, is_foreign: false }
+}
+
+/// What one rule gives to the candidate.
+pub(super) fn given(candidate: &str, is_of_header: bool, filters: &[Filter], refs: &[BackendRef]) -> Share {
+    let mut mirrors = filters.iter().filter_map(|filter| filter.request_mirror.as_ref());
+    let mirrors = mirrors.any(|mirror| mirror.backend_ref.name == candidate);
+    let weights = refs.iter().filter(|backend| backend.name == candidate).map(|backend| backend.weight);
+    let Some(weight) = weights.max() else { return Share { mirrors, ..Share::default() } };
+    match is_of_header {
+        true => Share { matches: weight > 0, mirrors, ..Share::default() },
+        false => Share { weight: weight.clamp(0, 100), mirrors, is_known: true, ..Share::default() },
+    }
 }
 
 /// Which conditions count.
@@ -164,16 +166,22 @@ pub(super) enum Asked {
 
 /// What all gateways of the stored route say about its present generation.
 pub(super) fn answer(stored: &HttpRoute, asked: Asked) -> Answer {
-    let generation = stored.metadata.generation;
-    let namespace = stored.metadata.namespace.as_deref();
-    let mut is_missing = stored.spec.parent_refs.is_empty();
-    for parent in &stored.spec.parent_refs {
-        let said: Vec<&RouteParent> = stored
-            .status
-            .parents
-            .iter()
-            .filter(|said| is_same(&said.parent_ref, parent, namespace))
-            .collect();
+    answered(&stored.metadata, &stored.spec.parent_refs, &stored.status, asked)
+}
+
+/// As `answer`, of a route of either kind.
+pub(super) fn answered(
+    metadata: &ObjectMeta,
+    parents: &[ParentRef],
+    status: &RouteState,
+    asked: Asked,
+) -> Answer {
+    let generation = metadata.generation;
+    let namespace = metadata.namespace.as_deref();
+    let mut is_missing = parents.is_empty();
+    for parent in parents {
+        let said: Vec<&RouteParent> =
+            status.parents.iter().filter(|said| is_same(&said.parent_ref, parent, namespace)).collect();
         let conditions =
             [("Accepted", reasons::ROUTE_REJECTED), ("ResolvedRefs", reasons::BACKEND_NOT_RESOLVED)];
         let conditions =
