@@ -22,6 +22,8 @@ use crate::{
 
 /// The kind HTTPRoute as the Gateway API has it in its standard channel.
 pub const HTTP_ROUTES: &str = include_str!("../gateway-api/httproutes.yaml");
+/// GRPCRoute, which Contour does not read here.
+pub const GRPC_ROUTES: &str = include_str!("../gateway-api/grpcroutes.yaml");
 /// The other kinds of the standard channel that Contour reads, and its own ones.
 const OTHER_KINDS: [&str; 4] = [
     include_str!("../gateway-api/gatewayclasses.yaml"),

@@ -13,7 +13,7 @@ use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tests::{
     Scene,
-    gateway::{Gateway, Version, order, routes},
+    gateway::{Gateway, Version, grpc_routes, order, routes},
     simulated, wait_for, wait_until_gone, within,
 };
 
@@ -166,6 +166,66 @@ async fn a_candidate_gets_its_shares_becomes_stable_and_is_folded_without_a_rest
     assert_eq!(inference.status.unwrap().min_stable_replicas, None);
     assert_eq!(stable_pods(&scene).await, served, "no pod restarts");
     assert_eq!(stand_in.versions().len(), 6, "no route is written");
+}
+
+/// The kind GRPCRoute is installed while the service runs, and its gateway answers late.
+#[tokio::test]
+async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_are_accepted() {
+    let scene = simulated().await;
+    let requests = Gateway::start(&scene).await;
+    let mut gateway = gateway();
+    gateway["more"] = json!([{"name": "inside"}]);
+    gateway["grpc"] = json!({"hostnames": ["grpc.chat.example.com"]});
+    let spec = json!({"engine": "triton", "image": "engine:1", "drainSeconds": 5, "gateway": gateway});
+    create(&scene, "chat", spec).await;
+    let without = until_ready(&scene, "chat").await;
+    let message = &condition(&without, conditions::TRAFFIC_READY).unwrap().message;
+    assert!(message.contains("gRPC has no route until the cluster serves GRPCRoutes"), "{message}");
+
+    let calls = Gateway::of_calls(&scene).await;
+    let stored = wait_for(&grpc_routes(&scene), "chat", "a route of calls", within(), |_: &DynamicObject| true);
+    let stored = stored.await;
+    assert_eq!(stored.data["spec"]["hostnames"], json!(["grpc.chat.example.com"]));
+    let http = routes(&scene).get("chat").await.unwrap();
+    assert_eq!(stored.data["spec"]["parentRefs"], http.data["spec"]["parentRefs"]);
+    let backend = json!({"group": "", "kind": "Service", "name": "chat", "port": 8001, "weight": 100});
+    let method = json!({"type": "Exact", "service": "inference.GRPCInferenceService"});
+    let rule = json!({"matches": [{"method": method}], "backendRefs": [backend]});
+    assert_eq!(stored.data["spec"]["rules"], json!([rule]));
+    let inferences = scene.api::<AIInference>();
+    wait_for(&inferences, "chat", "both accepted", within(), |inference: &AIInference| {
+        let ready = condition(inference, conditions::TRAFFIC_READY);
+        ready.is_some_and(|ready| ready.status == "True" && !ready.message.contains("gRPC"))
+    })
+    .await;
+
+    // The gateway of calls takes its time: nothing gets a share meanwhile.
+    calls.answers(Value::Null);
+    change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
+    wait_for(&grpc_routes(&scene), "chat", "the candidate", within(), |route: &DynamicObject| {
+        route.data["spec"]["rules"][0]["backendRefs"].as_array().is_some_and(|refs| refs.len() == 2)
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    assert_eq!(weights(&requests.versions()), [(100, None), (100, Some(0))]);
+    assert_eq!(weights(&calls.versions()), [(100, None), (100, Some(0))]);
+    calls.answers(json!({"Accepted": "True", "ResolvedRefs": "True"}));
+    let touched = Patch::Merge(json!({"metadata": {"annotations": {"touched": "by-the-test"}}}));
+    grpc_routes(&scene).patch("chat", &PatchParams::default(), &touched).await.unwrap();
+
+    until_phase(&scene, CanaryPhase::AwaitingApproval).await;
+    change(&scene, "chat", json!({"canary": {"approvedSteps": 3}})).await;
+    until_phase(&scene, CanaryPhase::Promoted).await;
+    wait_until_gone(&scene.api::<Service>(), "chat-canary", within()).await;
+    let shares = [(100, None), (100, Some(0)), (90, Some(10)), (50, Some(50)), (100, Some(0)), (100, None)];
+    for stand_in in [&requests, &calls] {
+        assert_eq!(weights(&stand_in.versions()), shares);
+        assert_eq!(order::problem(&stand_in.versions()), None);
+    }
+    change(&scene, "chat", json!({"image": "engine:2", "canary": null, "gateway": {"grpc": null}})).await;
+    wait_until_gone(&grpc_routes(&scene), "chat", within()).await;
+    until_ready(&scene, "chat").await;
+    assert_eq!(weights(&requests.versions()), shares, "the other route stays as it is");
 }
 
 /// A route that its owner has written for both versions, beside a rule of something else.

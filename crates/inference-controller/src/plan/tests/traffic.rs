@@ -630,3 +630,80 @@ fn a_crash_of_the_only_pod_counts_in_each_step() {
     let rollback = canary_of(&scene.plan()).last_rollback.unwrap();
     assert_eq!(rollback.reason, "CandidateCrashed");
 }
+
+fn with_gateway(scene: &mut Scene, more: &str) {
+    let gateway = format!("{{name: public, hostnames: [chat.example.com], {more}}}");
+    scene.edit_spec(|spec| spec.gateway = Some(serde_saphyr::from_str(&gateway).unwrap()));
+}
+
+fn shares(refs: &[crate::gateway_api::http_route::BackendRef]) -> Vec<(&str, &str, i32)> {
+    refs.iter().map(|backend| (&*backend.kind, &*backend.name, backend.weight)).collect()
+}
+
+fn accepted_calls(
+    mut route: crate::gateway_api::grpc_route::GrpcRoute,
+) -> crate::gateway_api::grpc_route::GrpcRoute {
+    let spec = crate::gateway_api::http_route::RouteSpec {
+        parent_refs: route.spec.parent_refs.clone(),
+        ..Default::default()
+    };
+    let answered = accepted(crate::gateway_api::http_route::HttpRoute { spec, ..Default::default() });
+    (route.metadata.generation, route.status) = (answered.metadata.generation, answered.status);
+    route
+}
+
+#[test]
+fn a_grpc_route_gets_the_shares_of_the_http_route_and_the_step_begins_again_until_it_has_them() {
+    let mut scene = analysing(READY);
+    with_gateway(&mut scene, "grpc: {hostnames: [grpc.example.com]}");
+    let of_calls = |plan: &Plan| plan.grpc_route.clone().unwrap();
+    let plan = scene.plan();
+    let calls = of_calls(&plan);
+    assert_eq!(calls.spec.hostnames, ["grpc.example.com"]);
+    assert_eq!(calls.spec.parent_refs, plan.route.as_ref().unwrap().spec.parent_refs);
+    let weights = |plan: &Plan| {
+        let http = plan.route.as_ref().unwrap().spec.rules[0].backend_refs.clone();
+        (http[1].weight, shares(&of_calls(plan).spec.rules[0].backend_refs)[1].2)
+    };
+    assert_eq!(weights(&plan), (10, 0), "its gateways learn the Service first");
+    assert_eq!(condition(&plan, "TrafficReady").1, "RouteNotObserved");
+    scene.observe(|observed| observed.grpc_route = Some(calls.clone()));
+    assert_eq!(weights(&scene.plan()), (10, 0), "until they have accepted it");
+    scene.observe(|observed| observed.grpc_route = Some(accepted_calls(calls)));
+    let plan = scene.plan();
+    assert_eq!(weights(&plan), (10, 10));
+    scene.observe(|observed| observed.grpc_route = Some(accepted_calls(of_calls(&plan))));
+    assert_eq!(condition(&scene.plan(), "TrafficReady").1, "RouteAccepted");
+    scene.edit_spec(|spec| spec.canary.as_mut().unwrap().abort = true);
+    assert_eq!(weights(&scene.plan()), (0, 0), "both at once");
+    scene.edit_spec(|spec| spec.gateway.as_mut().unwrap().grpc = None);
+    let text = serde_json::to_string(&scene.plan().superfluous_apart).unwrap();
+    assert!(text.contains("GrpcRoute") && !text.contains("\"Route\""), "{text}");
+}
+
+#[test]
+fn what_the_gateways_say_about_the_grpc_route_is_in_the_condition() {
+    let mut scene = analysing(READY);
+    with_gateway(&mut scene, "grpc: {}");
+    let mut calls = accepted_calls(*scene.plan().grpc_route.unwrap());
+    let refused = &mut calls.status.parents[0].conditions[0];
+    (refused.status, refused.reason) = ("False".to_owned(), "HostnameConflict".to_owned());
+    scene.observe(|observed| observed.grpc_route = Some(calls));
+    let (status, reason, message) = condition(&scene.plan(), "TrafficReady");
+    assert_eq!((&*status, &*reason), ("False", "RouteRejected"));
+    assert_eq!(message, "GRPCRoute: Gateway public:  (HostnameConflict)");
+    assert!(!scene.plan().status.route.unwrap().accepted);
+}
+
+#[test]
+fn without_the_kind_of_grpc_routes_the_other_route_does_its_work() {
+    let mut scene = analysing(READY);
+    with_gateway(&mut scene, "grpc: {}");
+    scene.observe(|observed| observed.has_no_grpc_routes = true);
+    let plan = scene.plan();
+    assert!(plan.grpc_route.is_none() && plan.requeue_after.is_some());
+    let (status, _, message) = condition(&plan, "TrafficReady");
+    assert_eq!(status, "True");
+    assert!(message.ends_with("gRPC has no route until the cluster serves GRPCRoutes (gateway.networking.k8s.io/v1)"));
+    assert!(canary_of(&plan).step_started_at.is_some(), "the step goes on");
+}
