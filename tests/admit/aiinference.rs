@@ -583,13 +583,28 @@ async fn a_route_is_told_from_others_by_host_or_path() {
                 "gateway.grpc",
                 "needs hostnames, because calls have no path",
                 grpc("triton", json!({"hostnames": [], "pathPrefixes": ["/a/v2"], "grpc": {}})),
-                grpc("triton", json!({"hostnames": [], "pathPrefixes": ["/a/v2"], "grpc": {"hostnames": ["a"]}})),
+                grpc(
+                    "triton",
+                    json!({"hostnames": [], "pathPrefixes": ["/a/v2"], "grpc": {"hostnames": ["a"]}}),
+                ),
             ),
             case(
                 "engine",
                 "must be triton with gateway.grpc",
                 grpc("vllm", json!({"grpc": {}})),
                 grpc("triton", json!({"grpc": {}})),
+            ),
+            case(
+                "gateway.inferencePool.endpointPicker.port",
+                "Required value",
+                gateway(json!({"inferencePool": {"endpointPicker": {"name": "picker"}}})),
+                gateway(json!({"inferencePool": {"endpointPicker": {"name": "picker", "port": 9002}}})),
+            ),
+            case(
+                "gateway.inferencePool.endpointPicker.port",
+                "less than or equal to 65535",
+                gateway(json!({"inferencePool": {"endpointPicker": {"name": "picker", "port": 65_536}}})),
+                gateway(json!({"inferencePool": {"endpointPicker": {"name": "picker", "port": 65_535}}})),
             ),
             case(
                 "gateway.requestTimeoutSeconds",

@@ -636,6 +636,12 @@ fn child(resource: &str) -> Value {
             of("policy/v1", "PodDisruptionBudget", json!({"selector": selector, "maxUnavailable": 1}))
         }
         "grpcroutes" => of("gateway.networking.k8s.io/v1", "GRPCRoute", json!({})),
+        "inferencepools" => {
+            let picker = json!({"name": "picker", "port": {"number": 9002}});
+            let spec = json!({"selector": {"matchLabels": labels}, "targetPorts": [{"number": 80}],
+                "endpointPickerRef": picker});
+            of("inference.networking.k8s.io/v1", "InferencePool", spec)
+        }
         "httproutes" => of("gateway.networking.k8s.io/v1", "HTTPRoute", json!({})),
         "volumesnapshots" => {
             let source = json!({"persistentVolumeClaimName": "kept"});
@@ -793,6 +799,7 @@ fn grant_every_write(scene: &Scene<'_>, account: &str) {
         rule("policy", &["poddisruptionbudgets"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"]),
         rule("gateway.networking.k8s.io", &["grpcroutes", "httproutes"]),
+        rule("inference.networking.k8s.io", &["inferencepools"]),
     ];
     let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds).map(Kind::resource);
     rules.extend(kinds.map(|kind| rule(&kind.group, &[&kind.plural])));

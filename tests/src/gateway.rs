@@ -10,7 +10,7 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, WatchEvent, WatchParams},
 };
-use local_cluster::gateway::{GRPC_ROUTES, HTTP_ROUTES};
+use local_cluster::gateway::{GRPC_ROUTES, HTTP_ROUTES, INFERENCE_POOLS};
 use serde_json::{Value, json};
 
 use crate::{Scene, ask_until, scaler::install_kind, within};
@@ -49,6 +49,10 @@ pub fn grpc_routes(scene: &Scene<'_>) -> Api<DynamicObject> {
     of_kind(scene, "gateway.networking.k8s.io", "GRPCRoute")
 }
 
+pub fn pools(scene: &Scene<'_>) -> Api<DynamicObject> {
+    of_kind(scene, "inference.networking.k8s.io", "InferencePool")
+}
+
 fn of_kind(scene: &Scene<'_>, group: &str, kind: &str) -> Api<DynamicObject> {
     let kind = ApiResource {
         group: group.to_owned(),
@@ -68,6 +72,11 @@ pub async fn install(scene: &Scene<'_>) {
 pub async fn install_all(scene: &Scene<'_>) {
     install(scene).await;
     install_as(scene, GRPC_ROUTES, &grpc_routes(scene)).await;
+    install_pools(scene).await;
+}
+
+pub async fn install_pools(scene: &Scene<'_>) {
+    install_as(scene, INFERENCE_POOLS, &pools(scene)).await;
 }
 
 async fn install_as(scene: &Scene<'_>, crd: &str, objects: &Api<DynamicObject>) {

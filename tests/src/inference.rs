@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::{
     Scene,
     drains::cordon,
-    gateway::{Gateway, grpc_routes, routes},
+    gateway::{Gateway, grpc_routes, install_pools, pools, routes},
     lives::{Children, Edited, Life},
     wait_for, wait_until_gone, within,
 };
@@ -240,23 +240,34 @@ async fn share_with(scene: &Scene<'_>, name: &str, mut changes: Value) {
 /// Causes the requests for routes and a candidate.
 async fn share_and_end(scene: &Scene<'_>) {
     let _gateways = (Gateway::start(scene).await, Gateway::of_calls(scene).await);
-    for (name, kind) in [("foreign", "HTTPRoute"), ("foreign-calls", "GRPCRoute")] {
+    install_pools(scene).await;
+    let picker = json!({"endpointPicker": {"name": "picker", "port": 9002}});
+    let pool = json!({"selector": {"matchLabels": {"a": "b"}}, "targetPorts": [{"number": 8000}],
+        "endpointPickerRef": {"name": "other", "port": {"number": 9002}}});
+    for (name, group, kind, spec) in [
+        ("foreign", "gateway", "HTTPRoute", json!({})),
+        ("foreign-calls", "gateway", "GRPCRoute", json!({})),
+        ("foreign-pool", "inference", "InferencePool", pool),
+    ] {
         let foreign = json!({
-            "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
-            "metadata": {"name": name, "namespace": scene.namespace()}, "spec": {},
+            "apiVersion": format!("{group}.networking.k8s.io/v1"), "kind": kind,
+            "metadata": {"name": name, "namespace": scene.namespace()}, "spec": spec,
         });
         scene.apply(&foreign.to_string()).await.unwrap();
-        let gateway = json!({"name": "public", "hostnames": ["a.example.com"], "grpc": {}});
+        let gateway =
+            json!({"name": "public", "hostnames": ["a.example.com"], "grpc": {}, "inferencePool": picker});
         create(scene, name, json!({"engine": "triton", "gateway": gateway})).await;
         until_not_ready(scene, name, "OwnershipConflict").await;
     }
-    let gateway = json!({"name": "public", "hostnames": ["chat.example.com"], "grpc": {}});
+    let gateway =
+        json!({"name": "public", "hostnames": ["chat.example.com"], "grpc": {}, "inferencePool": picker});
     share_with(scene, "shared", json!({"engine": "triton", "gateway": gateway})).await;
     let inferences = scene.api::<AIInference>();
     let without = |field: &str| Patch::Merge(json!({"spec": {field: null}}));
     inferences.patch("shared", &PatchParams::default(), &without("canary")).await.unwrap();
     wait_until_gone(&scene.api::<Deployment>(), "shared-canary", within()).await;
     wait_until_gone(&scene.api::<ConfigMap>(), "shared-canary-model", within()).await;
+    wait_until_gone(&pools(scene), "shared-canary", within()).await;
     inferences.patch("shared", &PatchParams::default(), &without("gateway")).await.unwrap();
     wait_until_gone(&routes(scene), "shared", within()).await;
     wait_until_gone(&grpc_routes(scene), "shared", within()).await;

@@ -87,6 +87,7 @@ pub const CONTROLLERS: &[Controller] = &[
             ("apps", &["deployments"]),
             ("policy", &["poddisruptionbudgets"]),
             ("gateway.networking.k8s.io", &["grpcroutes", "httproutes"]),
+            ("inference.networking.k8s.io", &["inferencepools"]),
         ],
         kept: &[],
         shared: &["httproutes"],

@@ -33,7 +33,7 @@ use crate::{
         nodes::PodDeletion,
         traffic::{
             Weights,
-            report::{CANDIDATE, GRPC_ROUTE, ROUTE, WEIGHTS},
+            report::{CANDIDATE, GRPC_ROUTE, POOLS, ROUTE, WEIGHTS},
         },
     },
 };
@@ -186,6 +186,7 @@ async fn delete_superfluous(ctx: &Context, child: &Superfluous) -> Result<(), Ap
         Superfluous::ConfigMap(config_map) => ctx.config_maps.delete_child(config_map).await,
         Superfluous::Route(route) => ctx.routes.delete_child(route).await,
         Superfluous::GrpcRoute(route) => ctx.grpc_routes.delete_child(route).await,
+        Superfluous::InferencePool(pool) => ctx.pools.delete_child(pool).await,
         Superfluous::Deployment(deployment) => {
             let spec = serde_json::Value::Null;
             let metadata = deployment.metadata.clone();
@@ -211,6 +212,17 @@ async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: T
     if let Some(service) = &plan.headless {
         let written = ctx.services.apply(service).await;
         note_apart(ctx, inference, "the headless Service", written, &mut done, now).await;
+    }
+    // One complaint for both of them.
+    let mut of_pools = plan.pools.first().map(|_| Ok(Written::Unchanged));
+    for pool in &plan.pools {
+        match ctx.pools.apply(pool).await {
+            Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
+            other @ (Ok(Written::Contested(_)) | Err(_)) => of_pools = Some(other),
+        }
+    }
+    if let Some(written) = of_pools {
+        note_apart(ctx, inference, POOLS, written, &mut done, now).await;
     }
     if let Some(route) = &plan.route {
         let written = ctx.routes.apply(route).await;
@@ -276,7 +288,7 @@ async fn note_apart(
                 return;
             };
             done.contest = done.contest.into_iter().chain([contest.wait]).min();
-            let is_route = [ROUTE, GRPC_ROUTE, WEIGHTS].contains(&what);
+            let is_route = [ROUTE, GRPC_ROUTE, POOLS, WEIGHTS].contains(&what);
             let reason = if is_route { reasons::ROUTE_CONTESTED } else { reasons::FIELD_CONFLICT };
             let note = contest.note(reasons::FIELD_CONFLICT);
             // Each time: a write in between has healed it.

@@ -6,6 +6,7 @@
 
 pub(crate) mod grpc_route;
 pub(crate) mod http_route;
+pub(crate) mod inference_pool;
 
 /// Of the routes.
 pub(crate) const GROUP: &str = "gateway.networking.k8s.io";

@@ -15,7 +15,7 @@ use serde::Serialize;
 use workload::faults::{crashes::Log, pace::Allowance};
 
 use crate::{
-    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute},
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::Ask,
     observe::{OF_CANDIDATE, Observed},
     validate::{Invalid, ValidInference},
@@ -74,10 +74,13 @@ pub(crate) struct Plan {
     /// The GRPCRoute, with the same shares.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) grpc_route: Option<Box<GrpcRoute>>,
+    /// The InferencePools of both versions, apart as well.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pools: Vec<InferencePool>,
     /// Shares in the HTTPRoute of `spec.routeRef`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) weights: Option<Box<Weights>>,
-    /// Children of the candidate, and the routes, to delete.
+    /// Children of the candidate, the routes and the pools, to delete.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) superfluous_apart: Vec<Superfluous>,
     /// A look at the engines of both versions.
@@ -289,6 +292,7 @@ pub(crate) fn of_valid(
     let Traffic {
         route,
         grpc_route,
+        pools,
         weights,
         children: candidate,
         marks,
@@ -307,6 +311,7 @@ pub(crate) fn of_valid(
         candidate,
         route: route.map(Box::new),
         grpc_route: grpc_route.map(Box::new),
+        pools,
         weights: weights.map(Box::new),
         look,
         next_look,
@@ -425,7 +430,7 @@ fn status_only(
 ) -> Plan {
     let (deletions, unless_deleted, marks, children, headless) = Default::default();
     let (superfluous, logs, facts, candidate, superfluous_apart, look) = Default::default();
-    let (route, grpc_route, weights, next_look) = Default::default();
+    let (route, grpc_route, pools, weights, next_look) = Default::default();
     let allowance = allowance.clone();
     let digests = model::record(observed).map(Box::new);
     Plan {
@@ -438,6 +443,7 @@ fn status_only(
         candidate,
         route,
         grpc_route,
+        pools,
         weights,
         superfluous_apart,
         look,

@@ -126,6 +126,8 @@ impl Scene {
                 referred: None,
                 has_no_routes: false,
                 has_no_grpc_routes: false,
+                has_no_pools: false,
+                pool: None,
                 has_endpoint: None,
                 apart: Default::default(),
                 looking: Default::default(),

@@ -13,7 +13,7 @@ use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tests::{
     Scene,
-    gateway::{Gateway, Version, grpc_routes, order, routes},
+    gateway::{Gateway, Version, grpc_routes, install_pools, order, pools, routes},
     simulated, wait_for, wait_until_gone, within,
 };
 
@@ -183,7 +183,8 @@ async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_
     assert!(message.contains("gRPC has no route until the cluster serves GRPCRoutes"), "{message}");
 
     let calls = Gateway::of_calls(&scene).await;
-    let stored = wait_for(&grpc_routes(&scene), "chat", "a route of calls", within(), |_: &DynamicObject| true);
+    let stored =
+        wait_for(&grpc_routes(&scene), "chat", "a route of calls", within(), |_: &DynamicObject| true);
     let stored = stored.await;
     assert_eq!(stored.data["spec"]["hostnames"], json!(["grpc.chat.example.com"]));
     let http = routes(&scene).get("chat").await.unwrap();
@@ -226,6 +227,75 @@ async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_
     wait_until_gone(&grpc_routes(&scene), "chat", within()).await;
     until_ready(&scene, "chat").await;
     assert_eq!(weights(&requests.versions()), shares, "the other route stays as it is");
+}
+
+/// The backends of the last rule: kind, name and weight.
+fn backends(version: &Version) -> Vec<(String, String, i64)> {
+    let refs = version.route.data["spec"]["rules"][0]["backendRefs"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    refs.iter()
+        .map(|known| {
+            (text(&known["kind"]), text(&known["name"]), known["weight"].as_i64().unwrap_or_default())
+        })
+        .collect()
+}
+
+/// The kind InferencePool is installed while the service runs.
+#[tokio::test]
+async fn a_route_leads_to_a_pool_of_each_version_once_the_kind_is_installed() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    let mut gateway = gateway();
+    gateway["inferencePool"] = json!({"endpointPicker": {"name": "picker", "port": 9002}});
+    create(&scene, "chat", json!({"image": "engine:1", "drainSeconds": 5, "gateway": gateway})).await;
+    let inferences = scene.api::<AIInference>();
+    let without = wait_for(&inferences, "chat", "no pools", within(), |inference: &AIInference| {
+        let ready = condition(inference, conditions::READY);
+        ready.is_some_and(|ready| ready.reason == "InferencePoolNotInstalled")
+    });
+    let message = condition(&without.await, conditions::TRAFFIC_READY).unwrap().message.clone();
+    assert!(message.ends_with("or remove spec.gateway.inferencePool"), "{message}");
+    wait_for(&inferences, "chat", "it serves", within(), |inference: &AIInference| {
+        inference.status.as_ref().is_some_and(|status| status.ready_replicas == 1)
+    })
+    .await;
+    let before = stable_pods(&scene).await;
+    assert_eq!(backends(stand_in.versions().last().unwrap())[0].0, "Service");
+
+    install_pools(&scene).await;
+    until_ready(&scene, "chat").await;
+    wait_for(&routes(&scene), "chat", "the pool", within(), |route: &DynamicObject| {
+        route.data["spec"]["rules"][0]["backendRefs"][0]["kind"] == "InferencePool"
+    })
+    .await;
+    let pool = pools(&scene).get("chat").await.unwrap();
+    assert_eq!(pool.data["spec"]["selector"]["matchLabels"]["ai.infra.example.com/track"], "stable");
+    let picker = json!({"group": "", "kind": "Service", "name": "picker", "port": {"number": 9002}, "failureMode": "FailClose"});
+    assert_eq!(pool.data["spec"]["endpointPickerRef"], picker);
+    assert_eq!(stable_pods(&scene).await, before, "no pod restarts");
+
+    change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
+    until_phase(&scene, CanaryPhase::AwaitingApproval).await;
+    let shares = |stable, candidate| {
+        let of = |name: &str, weight| ("InferencePool".to_owned(), name.to_owned(), weight);
+        vec![of("chat", stable), of("chat-canary", candidate)]
+    };
+    let all: Vec<_> = stand_in.versions().iter().map(backends).collect();
+    assert_eq!(all[all.len() - 2..], [shares(100, 0), shares(90, 10)]);
+    let pool = pools(&scene).get("chat-canary").await.unwrap();
+    assert_eq!(pool.data["spec"]["selector"]["matchLabels"]["ai.infra.example.com/track"], "canary");
+    change(&scene, "chat", json!({"canary": {"approvedSteps": 3}})).await;
+    until_phase(&scene, CanaryPhase::Promoted).await;
+    wait_until_gone(&pools(&scene), "chat-canary", within()).await;
+    assert_eq!(order::problem(&stand_in.versions()), None);
+    change(&scene, "chat", json!({"image": "engine:2", "canary": null, "gateway": {"inferencePool": null}}))
+        .await;
+    wait_until_gone(&pools(&scene), "chat", within()).await;
+    assert_eq!(
+        backends(stand_in.versions().last().unwrap()),
+        [("Service".to_owned(), "chat".to_owned(), 100)]
+    );
+    until_ready(&scene, "chat").await;
 }
 
 /// A route that its owner has written for both versions, beside a rule of something else.

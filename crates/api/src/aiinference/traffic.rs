@@ -86,6 +86,13 @@ pub struct Gateway {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcGateway>,
 
+    /// An InferencePool of the Gateway API Inference Extension for each version, in place of its Service in the HTTPRoute. The
+    /// gateway then asks an endpoint picker which pod gets a request. Pools need a gateway that serves them. While the
+    /// cluster does not serve InferencePools, the route leads to the Services. A GRPCRoute, and the copies of mirror, always
+    /// do. A change waits while the candidate has a share. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inference_pool: Option<InferencePoolGateway>,
+
     /// Seconds after which the gateway ends a request. 0: never. A gateway with Envoy ends requests after 15 s unless the
     /// route says otherwise, and this route always does. Default: 0.
     #[serde(default)]
@@ -104,6 +111,28 @@ pub struct GrpcGateway {
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
     #[x_kube(validation = host_names())]
     pub hostnames: Vec<String>,
+}
+
+/// The InferencePools of both versions.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct InferencePoolGateway {
+    /// The endpoint picker of both pools. It is yours: the controller sets nothing of it. Required.
+    pub endpoint_picker: EndpointPicker,
+}
+
+/// A Service of an endpoint picker.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointPicker {
+    /// Name of the Service, in the namespace of this object. While it does not answer, requests fail. Required.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub name: String,
+
+    /// Port of the Service, often 9002. Required.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub port: i32,
 }
 
 /// A rule of an HTTPRoute that somebody else has written.

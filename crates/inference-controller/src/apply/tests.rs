@@ -118,6 +118,7 @@ fn context(client: &Client, inference: &AIInference) -> Context {
         budgets: writer.of(Cache::default()),
         routes: writer.of(Cache::default()),
         grpc_routes: writer.of(Cache::default()),
+        pools: writer.of(Cache::default()),
         foreign_routes: writer.of(Cache::default()),
         replica_sets: Cache::default(),
         pods: writer.of(Cache::default()),

@@ -129,6 +129,8 @@ pub(crate) struct BackendRef {
     pub(crate) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
+    /// A reference to an InferencePool has none.
+    #[serde(skip_serializing_if = "is_absent")]
     pub(crate) port: i32,
     pub(crate) weight: i32,
 }
@@ -151,6 +153,10 @@ pub(crate) struct RouteState {
 pub(crate) struct RouteParent {
     pub(crate) parent_ref: ParentRef,
     pub(crate) conditions: Vec<Condition>,
+}
+
+fn is_absent(port: &i32) -> bool {
+    *port == 0
 }
 
 impl RouteState {

@@ -10,7 +10,7 @@ use workload::templates::{deployment::RenderedDeployment, revision::Revision};
 
 use super::{handover::Handover, rollout::Strategy};
 use crate::{
-    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute},
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     observe::Observed,
     validate::ValidInference,
 };
@@ -36,6 +36,7 @@ pub(crate) enum Superfluous {
     ConfigMap(Box<ConfigMap>),
     Route(Box<HttpRoute>),
     GrpcRoute(Box<GrpcRoute>),
+    InferencePool(Box<InferencePool>),
     Service(Box<Service>),
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }

@@ -4,7 +4,7 @@
 //! - `analysis.rs`: what the requests of both versions say of the candidate.
 //! - `evidence.rs`: a crash or a verdict against it, and the next look at the engines.
 //! - `route.rs`: the HTTPRoute, and what the gateways say about it. `referred.rs`: that of `spec.routeRef`.
-//! - `grpc.rs`: the GRPCRoute. `routes.rs`: several routes as one.
+//! - `grpc.rs`: the GRPCRoute. `pool.rs`: the InferencePools. `routes.rs`: several routes as one.
 //! - `promotion.rs`: which version stable has after a promotion.
 //! - `report.rs`: conditions and events.
 
@@ -33,7 +33,7 @@ use self::{
     evidence::{finding, look},
     route::{Answer, Asked, answer},
     routes::{Routes, Shares},
-    state::{Finding, Next, Pods, Seen, Share, Wanted, next},
+    state::{Finding, Next, Pods, Route, Seen, Share, Wanted, next},
 };
 use super::{
     accepted,
@@ -46,16 +46,17 @@ use super::{
     metadata::metadata_of,
 };
 use crate::{
-    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute},
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::Ask,
     names::{self, Track},
-    observe::{Observed, grpc_of},
+    observe::{Observed, grpc_of, pool_of},
     validate::{Invalid, ValidInference, owner},
 };
 
 mod analysis;
 mod evidence;
 mod grpc;
+mod pool;
 pub(crate) mod promotion;
 mod referred;
 pub(crate) mod report;
@@ -68,6 +69,7 @@ mod state;
 pub(super) struct Traffic {
     pub(super) route: Option<HttpRoute>,
     pub(super) grpc_route: Option<GrpcRoute>,
+    pub(super) pools: Vec<InferencePool>,
     pub(super) weights: Option<Weights>,
     /// Of the candidate.
     pub(super) children: Vec<Child>,
@@ -165,13 +167,18 @@ pub(super) fn traffic(
         look,
         next_look: wait_for_look,
         superfluous: superfluous_routes(observed),
+        pools: pool::pool(observed, Track::Stable).into_iter().collect(),
         ..Traffic::default()
     };
+    let is_answered = answer_of(observed) == Some(Answer::Accepted);
+    let unwanted = pool::superfluous(observed, is_answered).into_iter().map(Box::new);
+    traffic.superfluous.extend(unwanted.map(Superfluous::InferencePool));
     let assessment = valid.as_ref().zip(version).map(|(valid, version)| {
         let valid = ValidInference { replicas: replicas(pods, valid, version), ..valid.clone() };
         let decided = decided(&valid, version, defaults, now);
         let assessment = conditions::of_valid(&valid, version, &decided, now);
         if let Wanted::Replicas(_) = pods {
+            traffic.pools.extend(pool::pool(observed, Track::Canary));
             traffic.children =
                 children(&valid, &decided.revision, version, decided.rollout.strategy, &decided.handover);
         }
@@ -305,7 +312,9 @@ fn seen(
             staying: if is_rolling { 0 } else { count(version.pods().filter(stays).count()) },
             ready: count(ready),
             // Endpoints are asked by the name of the Service, which may be that of another owner.
-            has_endpoint: version.service.is_some() && version.pods().any(|pod| pod.is_ready),
+            has_endpoint: version.service.is_some()
+                && pool::has_candidate(observed)
+                && version.pods().any(|pod| pod.is_ready),
         }
     });
     let drain = stable.drain_seconds.map(|seconds| Duration::from_secs(u64::from(seconds.unsigned_abs())));
@@ -391,7 +400,10 @@ fn rendered(observed: &Observed, share: Share) -> Option<HttpRoute> {
     let inference = &observed.inference;
     let gateway = inference.spec.gateway.as_ref().filter(|_| !observed.has_no_routes)?;
     let metadata = metadata_of_route(observed, observed.route.is_some())?;
-    Some(route::route(inference, gateway, share, metadata))
+    let name = inference.metadata.name.as_deref()?;
+    let stored = route::seen(name, observed.route.as_ref()).share;
+    let backends = pool::backends(observed, stored, share);
+    Some(route::route(inference, gateway, (share, backends), metadata))
 }
 
 fn rendered_grpc(observed: &Observed, share: Share) -> Option<GrpcRoute> {
@@ -420,13 +432,17 @@ fn seen_routes(observed: &Observed) -> Option<Routes> {
     let name = inference.metadata.name.as_deref().unwrap_or_default();
     let grpc = grpc_of(inference).filter(|_| !observed.has_no_grpc_routes);
     let grpc = grpc.map(|_| grpc::seen(name, observed.grpc_route.as_ref()));
-    Some(Routes { http: route::seen(name, observed.route.as_ref()), grpc })
+    let http = route::seen(name, observed.route.as_ref());
+    let is_accepted = http.is_accepted && pool::refused(observed).is_none();
+    Some(Routes { http: Route { is_accepted, ..http }, grpc })
 }
 
 /// What the gateways say about the routes that have the shares. `None`: there is no HTTPRoute.
 fn answer_of(observed: &Observed) -> Option<Answer> {
     let is_foreign = observed.inference.spec.route_ref.is_some();
     let http = answer(stored(observed)?, if is_foreign { Asked::Accepted } else { Asked::All });
+    let pools = pool::refused(observed).unwrap_or(Answer::Accepted);
+    let http = if http == Answer::Accepted { pools } else { http };
     let grpc = grpc_of(&observed.inference).filter(|_| !observed.has_no_grpc_routes);
     let grpc = grpc.map(|_| observed.grpc_route.as_ref().map_or(Answer::Missing, grpc::answer));
     Some(if http == Answer::Accepted { grpc.unwrap_or(http) } else { http })
@@ -454,7 +470,8 @@ fn looks_again(observed: &Observed) -> Option<Duration> {
     let spec = &observed.inference.spec;
     let waits = (spec.gateway.is_some() || spec.route_ref.is_some()) && observed.has_no_routes;
     let waits_for_grpc = grpc_of(&observed.inference).is_some() && observed.has_no_grpc_routes;
-    (waits || waits_for_grpc).then_some(LOOKS_AGAIN)
+    let waits_for_pools = pool_of(&observed.inference).is_some() && observed.has_no_pools;
+    (waits || waits_for_grpc || waits_for_pools).then_some(LOOKS_AGAIN)
 }
 
 fn superfluous_routes(observed: &Observed) -> Vec<Superfluous> {
@@ -485,5 +502,7 @@ fn all_children(version: &Observed) -> Vec<Superfluous> {
     });
     let config_map = named(version.config_map.clone())
         .map(|metadata| Superfluous::ConfigMap(Box::new(ConfigMap { metadata, ..ConfigMap::default() })));
-    [deployment, service, budget, config_map].into_iter().flatten().collect()
+    let pool = version.pool.as_ref().and_then(pool::identity);
+    let pool = pool.map(|pool| Superfluous::InferencePool(Box::new(pool)));
+    [deployment, service, budget, config_map, pool].into_iter().flatten().collect()
 }

@@ -49,9 +49,8 @@ pub(super) fn route(
         backend_refs,
     };
     let matches = inference.spec.canary.iter().filter(|_| share.matches).flat_map(|canary| &canary.matches);
-    let mut rules: Vec<GrpcRule> = matches
-        .map(|known| rule(vec![header(known)], false, vec![backend(Track::Canary, 100)]))
-        .collect();
+    let mut rules: Vec<GrpcRule> =
+        matches.map(|known| rule(vec![header(known)], false, vec![backend(Track::Canary, 100)])).collect();
     let mut shared = vec![backend(Track::Stable, 100 - share.weight)];
     shared.extend(share.is_known.then(|| backend(Track::Canary, share.weight)));
     rules.push(rule(Vec::new(), share.mirrors, shared));

@@ -21,11 +21,16 @@ use super::{
     super::conditions::Assessment, analysis::Analysed, answer_of, referred::unfit, route::Answer,
     state::Share, stored,
 };
-use crate::{observe::Observed, validate::Invalid, versions::overlaid};
+use crate::{
+    observe::{Observed, grpc_of, pool_of},
+    validate::Invalid,
+    versions::overlaid,
+};
 
 /// What a child apart is, in its refusals.
 pub(crate) const ROUTE: &str = "the HTTPRoute";
 pub(crate) const GRPC_ROUTE: &str = "the GRPCRoute";
+pub(crate) const POOLS: &str = "the InferencePool";
 pub(crate) const WEIGHTS: &str = "the candidate's share in the HTTPRoute of spec.routeRef";
 pub(crate) const CANDIDATE: &str = "the candidate";
 
@@ -81,12 +86,14 @@ fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<
     Some((UNANSWERED.to_owned(), wait))
 }
 
-const NO_GRPC_ROUTES: &str = "; gRPC has no route until the cluster serves GRPCRoutes (gateway.networking.k8s.io/v1)";
+const NO_GRPC_ROUTES: &str =
+    "; gRPC has no route until the cluster serves GRPCRoutes (gateway.networking.k8s.io/v1)";
 
 /// Why a route or its shares could not be written.
 fn refusal(observed: &Observed) -> Option<&(&'static str, String)> {
-    let has_grpc = observed.inference.spec.gateway.as_ref().is_some_and(|gateway| gateway.grpc.is_some());
-    let written = [Some(ROUTE), has_grpc.then_some(GRPC_ROUTE), Some(WEIGHTS)];
+    let has_grpc = grpc_of(&observed.inference).is_some();
+    let has_pools = pool_of(&observed.inference).is_some();
+    let written = [Some(ROUTE), has_pools.then_some(POOLS), has_grpc.then_some(GRPC_ROUTE), Some(WEIGHTS)];
     written.into_iter().flatten().find_map(|what| observed.apart.get(what))
 }
 
@@ -101,6 +108,11 @@ fn traffic_ready(observed: &Observed) -> Verdict {
              spec.{field}"
         );
         return fails(reasons::GATEWAY_API_NOT_INSTALLED, message);
+    }
+    if pool_of(inference).is_some() && observed.has_no_pools {
+        let message = "the cluster does not serve InferencePools (inference.networking.k8s.io/v1), and the route leads to \
+                       the Services; install the Gateway API Inference Extension, or remove spec.gateway.inferencePool";
+        return fails(reasons::INFERENCE_POOL_NOT_INSTALLED, message.to_owned());
     }
     if let Some((reason, message)) = refusal(observed) {
         return fails(reason, message.clone());
@@ -121,7 +133,7 @@ fn traffic_ready(observed: &Observed) -> Verdict {
     let gateways = gateways.join(", ");
     match answer_of(observed).unwrap_or(Answer::Missing) {
         Answer::Accepted => {
-            let without = match inference.spec.gateway.as_ref().is_some_and(|gateway| gateway.grpc.is_some()) {
+            let without = match grpc_of(inference).is_some() {
                 true if observed.has_no_grpc_routes => NO_GRPC_ROUTES,
                 true | false => "",
             };

@@ -14,11 +14,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use super::state::{Route, Share};
 use crate::{
     engine::HTTP_PORT,
-    gateway_api::GROUP,
     gateway_api::http_route::{
-        BackendRef, Filter, Header, HttpRoute, Match, MirrorRef, ParentRef, Path, RequestMirror,
-        Rewrite, RouteParent, RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
+        BackendRef, Filter, Header, HttpRoute, Match, MirrorRef, ParentRef, Path, RequestMirror, Rewrite,
+        RouteParent, RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
     },
+    gateway_api::{GROUP, inference_pool},
     names::{self, Track},
 };
 
@@ -35,21 +35,38 @@ pub(super) enum Answer {
     },
 }
 
+/// What a version is in the HTTPRoute. Copies of requests go to the Service in any case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Backends {
+    Services,
+    Pools,
+}
+
 /// The route of an AIInference with `spec.gateway`. `metadata`: of a child.
 pub(super) fn route(
     inference: &AIInference,
     gateway: &Gateway,
-    share: Share,
+    (share, backends): (Share, Backends),
     metadata: ObjectMeta,
 ) -> HttpRoute {
     let name = metadata.name.as_deref().unwrap_or_default();
-    let backend = |track, weight| BackendRef {
-        group: String::new(),
-        kind: "Service".to_owned(),
-        name: names::service(name, track),
-        namespace: None,
-        port: HTTP_PORT,
-        weight,
+    let backend = |track, weight| match backends {
+        Backends::Services => BackendRef {
+            group: String::new(),
+            kind: "Service".to_owned(),
+            name: names::service(name, track),
+            namespace: None,
+            port: HTTP_PORT,
+            weight,
+        },
+        Backends::Pools => BackendRef {
+            group: inference_pool::GROUP.to_owned(),
+            kind: inference_pool::KIND.to_owned(),
+            name: names::pool(name, track),
+            namespace: None,
+            port: 0,
+            weight,
+        },
     };
     let timeouts = Timeouts { request: format!("{}s", gateway.request_timeout_seconds) };
     let shared: Vec<BackendRef> = match share.is_known {
@@ -59,7 +76,8 @@ pub(super) fn route(
     let headers = inference.spec.canary.iter().filter(|_| share.matches).flat_map(|canary| &canary.matches);
     let headers: Vec<Header> = headers.map(header).collect();
     // Only of the requests that the versions share.
-    let copies = |header: Option<&Header>| (share.mirrors && header.is_none()).then(|| mirror(name, HTTP_PORT));
+    let copies =
+        |header: Option<&Header>| (share.mirrors && header.is_none()).then(|| mirror(name, HTTP_PORT));
     let rule = |prefix: &str, header: Option<&Header>, backend_refs: &[BackendRef]| Rule {
         name: None,
         matches: vec![Match {
@@ -210,6 +228,19 @@ pub(super) fn answered(
     if is_missing { Answer::Missing } else { Answer::Accepted }
 }
 
+/// What any gateway has against an InferencePool.
+pub(super) fn refusal(generation: Option<i64>, status: &RouteState) -> Option<Answer> {
+    let said = status.parents.iter().flat_map(|said| said.conditions.iter().map(move |known| (said, known)));
+    let mut refused = said.filter(|(_, known)| {
+        ["Accepted", "ResolvedRefs"].contains(&&*known.type_)
+            && known.status == "False"
+            && known.observed_generation >= generation
+    });
+    let (said, no) = refused.next()?;
+    let message = format!("InferencePool: Gateway {}: {} ({})", said.parent_ref.name, no.message, no.reason);
+    Some(Answer::Refused { reason: reasons::BACKEND_NOT_RESOLVED, message })
+}
+
 /// A gateway repeats the reference as it was written, or with defaults.
 fn is_same(said: &ParentRef, parent: &ParentRef, namespace: Option<&str>) -> bool {
     let namespace_of = |known: &ParentRef| known.namespace.as_deref().or(namespace).map(str::to_owned);
@@ -244,7 +275,7 @@ mod tests {
             generation: Some(3),
             ..ObjectMeta::default()
         };
-        route(&inference, inference.spec.gateway.as_ref().unwrap(), share, metadata)
+        route(&inference, inference.spec.gateway.as_ref().unwrap(), (share, Backends::Services), metadata)
     }
 
     const GATEWAY: &str = "{name: public, hostnames: [chat.example.com]}";

@@ -90,7 +90,11 @@ mod tests {
         assert_eq!(one, route(10, true, true));
         assert!(!of(route(10, true, true), route(10, true, false)).is_accepted);
         let differ = of(route(0, false, true), route(50, true, true));
-        assert_eq!(differ, route(50, true, false), "what may be sent to the candidate is what any of them sends");
+        assert_eq!(
+            differ,
+            route(50, true, false),
+            "what may be sent to the candidate is what any of them sends"
+        );
         let alone = Routes { http: route(10, true, true), grpc: None };
         assert_eq!(alone.as_one(), route(10, true, true));
     }

@@ -181,10 +181,7 @@ impl World {
         assert!(!share.mirrors || share.is_known, "copies without the reference: {self:?}");
         if gets_more {
             assert!(self.ready > 0, "I1: requests for a candidate without endpoint: {share:?} {self:?}");
-            assert!(
-                self.is_accepted(),
-                "I3: a rise before the last rules were accepted: {share:?} {self:?}"
-            );
+            assert!(self.is_accepted(), "I3: a rise before the last rules were accepted: {share:?} {self:?}");
             assert!(before.is_known, "I2: a weight before the gateways knew the Service: {share:?} {self:?}");
             let version = self.pods.as_ref().map(|(version, _)| version);
             assert_eq!(version, Some(&self.revision()), "requests for another version: {self:?}");
