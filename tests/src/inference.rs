@@ -220,15 +220,12 @@ async fn empty_the_node_of(scene: &Scene<'_>, inference: &str) {
     cordon(&scene.cluster_api(), node, false).await;
 }
 
-/// By an HTTPRoute to InferencePools, and by a GRPCRoute.
-async fn share_by_all_routes(scene: &Scene<'_>, name: &str) {
-    let picker = json!({"endpointPicker": {"name": "picker", "port": 9002}});
-    let gateway =
-        json!({"name": "public", "hostnames": ["chat.example.com"], "grpc": {}, "inferencePool": picker});
-    share_with(scene, name, json!({"engine": "triton", "gateway": gateway})).await;
+/// A version that gets a share of the requests for good.
+async fn share(scene: &Scene<'_>, name: &str) {
+    let gateway = json!({"name": "public", "hostnames": ["chat.example.com"]});
+    share_with(scene, name, json!({"gateway": gateway})).await;
 }
 
-/// A version that gets a share of the requests for good.
 async fn share_with(scene: &Scene<'_>, name: &str, mut changes: Value) {
     changes["canary"] = json!({"image": "engine:2", "weightPercent": 30});
     changes["drainSeconds"] = json!(5);
@@ -262,7 +259,9 @@ async fn share_and_end(scene: &Scene<'_>) {
         create(scene, name, json!({"engine": "triton", "gateway": gateway})).await;
         until_not_ready(scene, name, "OwnershipConflict").await;
     }
-    share_by_all_routes(scene, "shared").await;
+    let gateway =
+        json!({"name": "public", "hostnames": ["chat.example.com"], "grpc": {}, "inferencePool": picker});
+    share_with(scene, "shared", json!({"engine": "triton", "gateway": gateway})).await;
     let inferences = scene.api::<AIInference>();
     let without = |field: &str| Patch::Merge(json!({"spec": {field: null}}));
     inferences.patch("shared", &PatchParams::default(), &without("canary")).await.unwrap();
@@ -276,10 +275,9 @@ async fn share_and_end(scene: &Scene<'_>) {
 
 /// Creates an AIInference in each stable state.
 async fn settle(scene: &Scene<'_>) {
-    let gateways = (Gateway::start(scene).await, Gateway::of_calls(scene).await);
-    install_pools(scene).await;
-    share_by_all_routes(scene, "shared").await;
-    drop(gateways);
+    let gateway = Gateway::start(scene).await;
+    share(scene, "shared").await;
+    drop(gateway);
     create(scene, "paused", json!({})).await;
     until_ready(scene, "paused").await;
     change(scene, "paused", json!({"paused": true})).await;
