@@ -515,6 +515,11 @@ async fn a_route_is_told_from_others_by_host_or_path() {
         gateway.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
         json!({"gateway": gateway})
     };
+    let grpc = |engine: &str, parts: Value| {
+        let mut spec = gateway(parts);
+        spec["engine"] = json!(engine);
+        spec
+    };
     let hidden = "needs hostnames, or pathPrefixes other than /v1 and /v2";
     let path = "must be different paths with /v1 or /v2";
     check::<AIInference>(
@@ -567,6 +572,39 @@ async fn a_route_is_told_from_others_by_host_or_path() {
                 path,
                 gateway(json!({"pathPrefixes": ["/v1/"]})),
                 gateway(json!({"pathPrefixes": ["/a/v1"]})),
+            ),
+            case(
+                "gateway.grpc.hostnames",
+                "must be host names in lower case",
+                grpc("triton", json!({"grpc": {"hostnames": ["grpc.example.com:80"]}})),
+                grpc("triton", json!({"grpc": {"hostnames": ["grpc.example.com"]}})),
+            ),
+            case(
+                "gateway.grpc",
+                "needs hostnames, because calls have no path",
+                grpc("triton", json!({"hostnames": [], "pathPrefixes": ["/a/v2"], "grpc": {}})),
+                grpc(
+                    "triton",
+                    json!({"hostnames": [], "pathPrefixes": ["/a/v2"], "grpc": {"hostnames": ["a"]}}),
+                ),
+            ),
+            case(
+                "engine",
+                "must be triton with gateway.grpc",
+                grpc("vllm", json!({"grpc": {}})),
+                grpc("triton", json!({"grpc": {}})),
+            ),
+            case(
+                "gateway.inferencePool.endpointPicker.port",
+                "Required value",
+                gateway(json!({"inferencePool": {"endpointPicker": {"name": "picker"}}})),
+                gateway(json!({"inferencePool": {"endpointPicker": {"name": "picker", "port": 9002}}})),
+            ),
+            case(
+                "gateway.inferencePool.endpointPicker.port",
+                "less than or equal to 65535",
+                gateway(json!({"inferencePool": {"endpointPicker": {"name": "picker", "port": 65_536}}})),
+                gateway(json!({"inferencePool": {"endpointPicker": {"name": "picker", "port": 65_535}}})),
             ),
             case(
                 "gateway.requestTimeoutSeconds",

@@ -504,7 +504,7 @@ async fn each_child_that_a_controller_may_write_is_limited_by_its_policy() {
         let scene = simulated().await;
         let owner = life_of(controller).create(&scene, "owner").await;
         scene.kubectl_with_input(&["apply", "-f", "-"], &volume_snapshots().to_string());
-        gateway::install(&scene).await;
+        gateway::install_all(&scene).await;
         grant_every_write(&scene, &format!("ai-system:{}", controller.name));
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
         writer.until_limited(&["create", "configmap", "probe"]).await;
@@ -634,6 +634,13 @@ fn child(resource: &str) -> Value {
         "poddisruptionbudgets" => {
             let selector = json!({"matchLabels": {labels::TRACK: labels::TRACK_STABLE}});
             of("policy/v1", "PodDisruptionBudget", json!({"selector": selector, "maxUnavailable": 1}))
+        }
+        "grpcroutes" => of("gateway.networking.k8s.io/v1", "GRPCRoute", json!({})),
+        "inferencepools" => {
+            let picker = json!({"name": "picker", "port": {"number": 9002}});
+            let spec = json!({"selector": {"matchLabels": labels}, "targetPorts": [{"number": 80}],
+                "endpointPickerRef": picker});
+            of("inference.networking.k8s.io/v1", "InferencePool", spec)
         }
         "httproutes" => of("gateway.networking.k8s.io/v1", "HTTPRoute", json!({})),
         "volumesnapshots" => {
@@ -791,7 +798,8 @@ fn grant_every_write(scene: &Scene<'_>, account: &str) {
         rule("coordination.k8s.io", &["leases"]),
         rule("policy", &["poddisruptionbudgets"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"]),
-        rule("gateway.networking.k8s.io", &["httproutes"]),
+        rule("gateway.networking.k8s.io", &["grpcroutes", "httproutes"]),
+        rule("inference.networking.k8s.io", &["inferencepools"]),
     ];
     let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds).map(Kind::resource);
     rules.extend(kinds.map(|kind| rule(&kind.group, &[&kind.plural])));

@@ -1,4 +1,4 @@
-//! A stand-in for the controller of a Gateway: it accepts every HTTPRoute of a namespace, and remembers what they said.
+//! A stand-in for the controller of a Gateway: it accepts every route of one kind in a namespace, and remembers what they said.
 //!
 //! It checks nothing of the data plane. Requests through a real gateway are not its part.
 
@@ -10,7 +10,7 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, WatchEvent, WatchParams},
 };
-use local_cluster::gateway::HTTP_ROUTES;
+use local_cluster::gateway::{GRPC_ROUTES, HTTP_ROUTES, INFERENCE_POOLS};
 use serde_json::{Value, json};
 
 use crate::{Scene, ask_until, scaler::install_kind, within};
@@ -42,31 +42,67 @@ impl Drop for Gateway {
 }
 
 pub fn routes(scene: &Scene<'_>) -> Api<DynamicObject> {
+    of_kind(scene, "gateway.networking.k8s.io", "HTTPRoute")
+}
+
+pub fn grpc_routes(scene: &Scene<'_>) -> Api<DynamicObject> {
+    of_kind(scene, "gateway.networking.k8s.io", "GRPCRoute")
+}
+
+pub fn pools(scene: &Scene<'_>) -> Api<DynamicObject> {
+    of_kind(scene, "inference.networking.k8s.io", "InferencePool")
+}
+
+fn of_kind(scene: &Scene<'_>, group: &str, kind: &str) -> Api<DynamicObject> {
     let kind = ApiResource {
-        group: "gateway.networking.k8s.io".to_owned(),
+        group: group.to_owned(),
         version: "v1".to_owned(),
-        api_version: "gateway.networking.k8s.io/v1".to_owned(),
-        kind: "HTTPRoute".to_owned(),
-        plural: "httproutes".to_owned(),
+        api_version: format!("{group}/v1"),
+        kind: kind.to_owned(),
+        plural: format!("{}s", kind.to_lowercase()),
     };
     Api::namespaced_with(scene.client(), scene.namespace(), &kind)
 }
 
 pub async fn install(scene: &Scene<'_>) {
-    let crd: Value = serde_saphyr::from_str(HTTP_ROUTES).expect("a CRD");
+    install_as(scene, HTTP_ROUTES, &routes(scene)).await;
+}
+
+/// Also the kinds that few objects need.
+pub async fn install_all(scene: &Scene<'_>) {
+    install(scene).await;
+    install_as(scene, GRPC_ROUTES, &grpc_routes(scene)).await;
+    install_pools(scene).await;
+}
+
+pub async fn install_pools(scene: &Scene<'_>) {
+    install_as(scene, INFERENCE_POOLS, &pools(scene)).await;
+}
+
+async fn install_as(scene: &Scene<'_>, crd: &str, objects: &Api<DynamicObject>) {
+    let crd: Value = serde_saphyr::from_str(crd).expect("a CRD");
     install_kind(scene, &crd).await;
     // The API server prepares the storage of a new kind.
-    let routes = routes(scene);
-    ask_until("the kind is served", within(), async || routes.list(&ListParams::default()).await).await;
+    ask_until("the kind is served", within(), async || objects.list(&ListParams::default()).await).await;
 }
 
 impl Gateway {
     /// Installs the kind, and answers for each Gateway that a route of the namespace names.
     pub async fn start(scene: &Scene<'_>) -> Self {
         install(scene).await;
+        Self::of(routes(scene))
+    }
+
+    /// As `start`, for GRPCRoutes.
+    pub async fn of_calls(scene: &Scene<'_>) -> Self {
+        install_as(scene, GRPC_ROUTES, &grpc_routes(scene)).await;
+        Self::of(grpc_routes(scene))
+    }
+
+    fn of(routes: Api<DynamicObject>) -> Self {
         let seen = Arc::<Mutex<Vec<Version>>>::default();
         let answer = Arc::new(Mutex::new(json!({"Accepted": "True", "ResolvedRefs": "True"})));
-        let task = tokio::spawn(answering(routes(scene), Arc::clone(&seen), Arc::clone(&answer)));
+        let task = tokio::spawn(answering(routes, Arc::clone(&seen), Arc::clone(&answer)));
         Self { task, seen, answer }
     }
 

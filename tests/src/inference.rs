@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::{
     Scene,
     drains::cordon,
-    gateway::{Gateway, routes},
+    gateway::{Gateway, grpc_routes, install_pools, pools, routes},
     lives::{Children, Edited, Life},
     wait_for, wait_until_gone, within,
 };
@@ -223,8 +223,13 @@ async fn empty_the_node_of(scene: &Scene<'_>, inference: &str) {
 /// A version that gets a share of the requests for good.
 async fn share(scene: &Scene<'_>, name: &str) {
     let gateway = json!({"name": "public", "hostnames": ["chat.example.com"]});
-    let canary = json!({"image": "engine:2", "weightPercent": 30});
-    create(scene, name, json!({"drainSeconds": 5, "gateway": gateway, "canary": canary})).await;
+    share_with(scene, name, json!({"gateway": gateway})).await;
+}
+
+async fn share_with(scene: &Scene<'_>, name: &str, mut changes: Value) {
+    changes["canary"] = json!({"image": "engine:2", "weightPercent": 30});
+    changes["drainSeconds"] = json!(5);
+    create(scene, name, changes).await;
     wait_for(&scene.api::<AIInference>(), name, "a share", within(), |inference: &AIInference| {
         let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
         canary.is_some_and(|canary| canary.weight_percent == 30) && is_ready(inference)
@@ -232,24 +237,40 @@ async fn share(scene: &Scene<'_>, name: &str) {
     .await;
 }
 
-/// Causes the requests for a route and a candidate.
+/// Causes the requests for routes and a candidate.
 async fn share_and_end(scene: &Scene<'_>) {
-    let _gateway = Gateway::start(scene).await;
-    let foreign = json!({
-        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
-        "metadata": {"name": "foreign", "namespace": scene.namespace()}, "spec": {},
-    });
-    scene.apply(&foreign.to_string()).await.unwrap();
-    create(scene, "foreign", json!({"gateway": {"name": "public", "hostnames": ["a.example.com"]}})).await;
-    until_not_ready(scene, "foreign", "OwnershipConflict").await;
-    share(scene, "shared").await;
+    let _gateways = (Gateway::start(scene).await, Gateway::of_calls(scene).await);
+    install_pools(scene).await;
+    let picker = json!({"endpointPicker": {"name": "picker", "port": 9002}});
+    let pool = json!({"selector": {"matchLabels": {"a": "b"}}, "targetPorts": [{"number": 8000}],
+        "endpointPickerRef": {"name": "other", "port": {"number": 9002}}});
+    for (name, group, kind, spec) in [
+        ("foreign", "gateway", "HTTPRoute", json!({})),
+        ("foreign-calls", "gateway", "GRPCRoute", json!({})),
+        ("foreign-pool", "inference", "InferencePool", pool),
+    ] {
+        let foreign = json!({
+            "apiVersion": format!("{group}.networking.k8s.io/v1"), "kind": kind,
+            "metadata": {"name": name, "namespace": scene.namespace()}, "spec": spec,
+        });
+        scene.apply(&foreign.to_string()).await.unwrap();
+        let gateway =
+            json!({"name": "public", "hostnames": ["a.example.com"], "grpc": {}, "inferencePool": picker});
+        create(scene, name, json!({"engine": "triton", "gateway": gateway})).await;
+        until_not_ready(scene, name, "OwnershipConflict").await;
+    }
+    let gateway =
+        json!({"name": "public", "hostnames": ["chat.example.com"], "grpc": {}, "inferencePool": picker});
+    share_with(scene, "shared", json!({"engine": "triton", "gateway": gateway})).await;
     let inferences = scene.api::<AIInference>();
     let without = |field: &str| Patch::Merge(json!({"spec": {field: null}}));
     inferences.patch("shared", &PatchParams::default(), &without("canary")).await.unwrap();
     wait_until_gone(&scene.api::<Deployment>(), "shared-canary", within()).await;
     wait_until_gone(&scene.api::<ConfigMap>(), "shared-canary-model", within()).await;
+    wait_until_gone(&pools(scene), "shared-canary", within()).await;
     inferences.patch("shared", &PatchParams::default(), &without("gateway")).await.unwrap();
     wait_until_gone(&routes(scene), "shared", within()).await;
+    wait_until_gone(&grpc_routes(scene), "shared", within()).await;
 }
 
 /// Creates an AIInference in each stable state.

@@ -115,6 +115,8 @@ fn a_route_names_the_service_of_the_candidate() -> kube::core::Rule {
          self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.data == self.gpu.count : \
          self.gpu.count % (self.parallelism.pipeline * self.parallelism.data) == 0)"
     ).message("tensor times pipeline times data must be gpu.count").field_path(".parallelism"),
+    validation = Rule::new("!has(self.gateway) || !has(self.gateway.grpc) || self.engine == 'triton'")
+        .message("must be triton with gateway.grpc: no other engine has a gRPC API").field_path(".engine"),
     validation = Rule::new("!has(self.gateway) || !has(self.routeRef)")
         .message("must not be set together with gateway: one of them has the route").field_path(".routeRef"),
     validation = Rule::new(

@@ -305,6 +305,8 @@ pub const SCALE_DOWN_LIMIT: &str = "ScaleDownLimit";
 pub const ROUTE_ACCEPTED: &str = "RouteAccepted";
 /// The cluster has no HTTPRoutes.
 pub const GATEWAY_API_NOT_INSTALLED: &str = "GatewayAPINotInstalled";
+/// The cluster has no InferencePools.
+pub const INFERENCE_POOL_NOT_INSTALLED: &str = "InferencePoolNotInstalled";
 /// No gateway has answered for the route: the Gateway does not exist, or no controller serves its class.
 pub const ROUTE_NOT_OBSERVED: &str = "RouteNotObserved";
 /// A gateway does not accept the route; the message is the gateway's.

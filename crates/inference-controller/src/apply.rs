@@ -33,7 +33,7 @@ use crate::{
         nodes::PodDeletion,
         traffic::{
             Weights,
-            report::{CANDIDATE, ROUTE, WEIGHTS},
+            report::{CANDIDATE, GRPC_ROUTE, POOLS, ROUTE, WEIGHTS},
         },
     },
 };
@@ -185,6 +185,8 @@ async fn delete_superfluous(ctx: &Context, child: &Superfluous) -> Result<(), Ap
         Superfluous::PodDisruptionBudget(budget) => ctx.budgets.delete_child(budget).await,
         Superfluous::ConfigMap(config_map) => ctx.config_maps.delete_child(config_map).await,
         Superfluous::Route(route) => ctx.routes.delete_child(route).await,
+        Superfluous::GrpcRoute(route) => ctx.grpc_routes.delete_child(route).await,
+        Superfluous::InferencePool(pool) => ctx.pools.delete_child(pool).await,
         Superfluous::Deployment(deployment) => {
             let spec = serde_json::Value::Null;
             let metadata = deployment.metadata.clone();
@@ -211,9 +213,24 @@ async fn apply_apart(ctx: &Context, inference: &AIInference, plan: &Plan, now: T
         let written = ctx.services.apply(service).await;
         note_apart(ctx, inference, "the headless Service", written, &mut done, now).await;
     }
+    // One complaint for both of them.
+    let mut of_pools = plan.pools.first().map(|_| Ok(Written::Unchanged));
+    for pool in &plan.pools {
+        match ctx.pools.apply(pool).await {
+            Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
+            other @ (Ok(Written::Contested(_)) | Err(_)) => of_pools = Some(other),
+        }
+    }
+    if let Some(written) = of_pools {
+        note_apart(ctx, inference, POOLS, written, &mut done, now).await;
+    }
     if let Some(route) = &plan.route {
         let written = ctx.routes.apply(route).await;
         note_apart(ctx, inference, ROUTE, written, &mut done, now).await;
+    }
+    if let Some(route) = &plan.grpc_route {
+        let written = ctx.grpc_routes.apply(route).await;
+        note_apart(ctx, inference, GRPC_ROUTE, written, &mut done, now).await;
     }
     if plan.weights.is_none() {
         // What was refused is not wanted any more.
@@ -269,7 +286,7 @@ async fn note_apart(
                 return;
             };
             done.contest = done.contest.into_iter().chain([contest.wait]).min();
-            let is_route = [ROUTE, WEIGHTS].contains(&what);
+            let is_route = [ROUTE, GRPC_ROUTE, POOLS, WEIGHTS].contains(&what);
             let reason = if is_route { reasons::ROUTE_CONTESTED } else { reasons::FIELD_CONFLICT };
             let note = contest.note(reasons::FIELD_CONFLICT);
             // Each time: a write in between has healed it.

@@ -9,6 +9,8 @@ use api::aiinference::Engine;
 pub(crate) const MODEL_PATH: &str = "/models";
 /// Port of every engine's HTTP API.
 pub(crate) const HTTP_PORT: i32 = 8000;
+/// Port of Triton's gRPC API.
+pub(crate) const GRPC_PORT: i32 = 8001;
 /// Home directory and parent of all caches; the images' defaults are writable only for root.
 pub(crate) const HOME: &str = "/home/engine";
 
@@ -169,7 +171,7 @@ fn vllm_knows(flag: &str, version: Option<Version>) -> bool {
 static TRITON: Profile = Profile {
     id: "triton-2",
     image: "nvcr.io/nvidia/tritonserver:26.07-py3",
-    ports: &[HTTP, Port { name: "grpc", number: 8001 }, Port { name: "metrics", number: 8002 }],
+    ports: &[HTTP, Port { name: "grpc", number: GRPC_PORT }, Port { name: "metrics", number: 8002 }],
     health: Health { ready: "/v2/health/ready", live: "/v2/health/live" },
     metrics: Metrics { port: 8002, path: "/metrics" },
     drain: Drain { seconds: 60 },
@@ -195,7 +197,7 @@ static TRITON: Profile = Profile {
             format!("--http-restricted-api={closed}"),
             format!("--grpc-restricted-protocol={closed}"),
             format!("--http-port={HTTP_PORT}"),
-            "--grpc-port=8001".to_owned(),
+            format!("--grpc-port={GRPC_PORT}"),
             "--metrics-port=8002".to_owned(),
             format!("--exit-timeout-secs={}", with.drain_seconds),
         ]);

@@ -27,7 +27,8 @@
 //!
 //! - `engine.rs`: the table of what vLLM, Triton and TGI need.
 //! - `versions.rs`: the version of the candidate, from the spec.
-//! - `http_route.rs`: the kind HTTPRoute of the Gateway API.
+//! - `gateway_api.rs`: the kinds of the Gateway API; `gateway_api/http_route.rs`, `gateway_api/grpc_route.rs` and
+//!   `gateway_api/inference_pool.rs`.
 //! - `looks.rs`: reads the engines of both versions of a canary.
 //! - `agents.rs`: errors of GPUs, as metrics agents report them.
 //! - `names.rs`: names of children and containers.
@@ -99,11 +100,11 @@ use workload::{
 
 use crate::{
     agents::Agents,
-    http_route::HttpRoute,
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::{Looks, look},
     observe::{
-        claim_key, keys_by_instance, keys_of_event, keys_on_lost, reason_of_pod, reason_of_replica_set,
-        route_key, track_crashes, track_losses,
+        claim_key, grpc_of, keys_by_instance, keys_of_event, keys_on_lost, pool_of, reason_of_pod,
+        reason_of_replica_set, route_key, track_crashes, track_losses,
     },
     plan::defaults::Defaults,
     versions::candidate,
@@ -112,7 +113,7 @@ use crate::{
 mod agents;
 mod apply;
 mod engine;
-mod http_route;
+mod gateway_api;
 mod looks;
 mod metrics;
 mod names;
@@ -211,6 +212,10 @@ pub(crate) struct Context {
     pub(crate) budgets: Children<Child<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
     /// Empty while the cluster does not serve the kind.
     pub(crate) routes: Children<Child<HttpRoute>, HttpRoute>,
+    /// As `routes`, for `gateway.grpc`.
+    pub(crate) grpc_routes: Children<Child<GrpcRoute>, GrpcRoute>,
+    /// As `routes`, for `gateway.inferencePool`.
+    pub(crate) pools: Children<Child<InferencePool>, InferencePool>,
     /// Those of others, for `spec.routeRef`. All of them, where the cluster has the kind: which one is needed may change.
     pub(crate) foreign_routes: Children<HttpRoute, HttpRoute>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
@@ -270,6 +275,10 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
     let writer = process.writer(&inferences);
     let served = inferences.clone();
     let any_has_gateway = move || served.all().iter().any(|inference| inference.spec.gateway.is_some());
+    let calling = inferences.clone();
+    let any_has_calls = move || calling.all().iter().any(|inference| grpc_of(inference).is_some());
+    let pooled = inferences.clone();
+    let any_has_pool = move || pooled.all().iter().any(|inference| pool_of(inference).is_some());
     let referring = inferences.clone();
     let any_has_reference =
         move || referring.all().iter().any(|inference| inference.spec.route_ref.is_some());
@@ -283,6 +292,12 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
         services: writer.of(process.watch_labelled("Service", &managed)),
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
         routes: writer.of(process.watch_if_served_and_wanted("HTTPRoute", Some(&managed), any_has_gateway)),
+        grpc_routes: writer.of(process.watch_if_served_and_wanted(
+            "GRPCRoute",
+            Some(&managed),
+            any_has_calls,
+        )),
+        pools: writer.of(process.watch_if_served_and_wanted("InferencePool", Some(&managed), any_has_pool)),
         foreign_routes: writer.of(process.watch_if_served_and_wanted(
             "ForeignHTTPRoute",
             Some(&foreign),
@@ -337,6 +352,8 @@ fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
         .owns(&ctx.services)
         .owns(&ctx.budgets)
         .owns(&ctx.routes)
+        .owns(&ctx.grpc_routes)
+        .owns(&ctx.pools)
         .maps(&ctx.foreign_routes, move |route| of_routes.keys(route))
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)

@@ -50,6 +50,11 @@ pub(crate) fn route(name: &str) -> String {
     name.to_owned()
 }
 
+/// Also the name in routes, so that a version has one there.
+pub(crate) fn pool(name: &str, track: Track) -> String {
+    service(name, track)
+}
+
 /// Its only key.
 pub(crate) const DIGESTS: &str = "digests";
 

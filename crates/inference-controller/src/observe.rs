@@ -7,7 +7,11 @@ use std::{
 };
 
 use api::{
-    aiinference::{AIInference, Rollout, source::ModelSource},
+    aiinference::{
+        AIInference, Rollout,
+        source::ModelSource,
+        traffic::{GrpcGateway, InferencePoolGateway},
+    },
     labels,
 };
 use jiff::Timestamp;
@@ -37,7 +41,7 @@ use workload::{
 
 use crate::{
     Context,
-    http_route::HttpRoute,
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::Looking,
     names::{self, Track},
     versions::candidate,
@@ -66,14 +70,22 @@ pub(crate) struct Observed {
     pub(crate) config_map: Option<ObjectMeta>,
     /// Metadata of its Service.
     pub(crate) service: Option<ObjectMeta>,
+    /// Its InferencePool.
+    pub(crate) pool: Option<InferencePool>,
     /// The other version: present if the spec has it, or children of it exist. It has none itself.
     pub(crate) candidate: Option<Box<Observed>>,
     /// Its HTTPRoute.
     pub(crate) route: Option<HttpRoute>,
+    /// Its GRPCRoute.
+    pub(crate) grpc_route: Option<GrpcRoute>,
     /// That of `spec.routeRef`.
     pub(crate) referred: Option<HttpRoute>,
     /// The cluster does not serve HTTPRoutes.
     pub(crate) has_no_routes: bool,
+    /// The cluster does not serve GRPCRoutes.
+    pub(crate) has_no_grpc_routes: bool,
+    /// The cluster does not serve InferencePools.
+    pub(crate) has_no_pools: bool,
     /// Whether the candidate's Service has a ready endpoint, once the API server was asked.
     pub(crate) has_endpoint: Option<bool>,
     /// Reasons and messages of children apart that could not be written, by what they are.
@@ -117,6 +129,9 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     let route = names::route(inference.metadata.name.as_deref().unwrap_or_default());
     observed.route = owned(&ctx.routes, namespace, uid, &route).map(|kept| HttpRoute::clone(&kept));
     observed.has_no_routes = ctx.routes.is_absent();
+    observed.grpc_route = owned(&ctx.grpc_routes, namespace, uid, &route).map(|kept| GrpcRoute::clone(&kept));
+    observed.has_no_grpc_routes = ctx.grpc_routes.is_absent();
+    observed.has_no_pools = ctx.pools.is_absent();
     if let Some(key) = route_key(&inference) {
         observed.referred = ctx.foreign_routes.get(&key).map(|kept| HttpRoute::clone(&kept));
         observed.has_no_routes = ctx.foreign_routes.is_absent();
@@ -157,6 +172,8 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
         .map(|kept| kept.meta().clone());
     let service =
         owned(&ctx.services, namespace, &uid, &names::service(&name, track)).map(|kept| kept.meta().clone());
+    let pool = owned(&ctx.pools, namespace, &uid, &names::pool(&name, track))
+        .map(|kept| InferencePool::clone(&kept));
     let config_map = owned(&ctx.config_maps, namespace, &uid, &names::config_map(&name, track))
         .map(|kept| kept.meta().clone());
     let (mut headless, mut digests) = (None, None);
@@ -206,10 +223,14 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
         digests,
         config_map,
         service,
+        pool,
         candidate: None,
         route: None,
+        grpc_route: None,
         referred: None,
         has_no_routes: false,
+        has_no_grpc_routes: false,
+        has_no_pools: false,
         has_endpoint: None,
         apart: BTreeMap::new(),
         looking: Looking::default(),
@@ -295,7 +316,7 @@ impl Observed {
     /// Whether anything of this version exists.
     pub(crate) fn has_children(&self) -> bool {
         let children = [&self.budget, &self.service, &self.config_map];
-        self.deployment.is_some() || children.into_iter().any(Option::is_some)
+        self.deployment.is_some() || self.pool.is_some() || children.into_iter().any(Option::is_some)
     }
 
     /// As it will be seen after the deletion of these pods, which the status does not record yet.
@@ -339,6 +360,16 @@ fn may_roll(inference: &AIInference, deployment: Option<&DeploymentView>) -> boo
             let rendered = deployment.generation.as_deref().and_then(|known| known.split('-').next());
             rendered != Some(&*generation)
         })
+}
+
+/// What it asks of a GRPCRoute.
+pub(crate) fn grpc_of(inference: &AIInference) -> Option<&GrpcGateway> {
+    inference.spec.gateway.as_ref()?.grpc.as_ref()
+}
+
+/// What it asks of InferencePools.
+pub(crate) fn pool_of(inference: &AIInference) -> Option<&InferencePoolGateway> {
+    inference.spec.gateway.as_ref()?.inference_pool.as_ref()
 }
 
 /// The HTTPRoute that it refers to.

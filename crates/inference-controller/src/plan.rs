@@ -15,7 +15,7 @@ use serde::Serialize;
 use workload::faults::{crashes::Log, pace::Allowance};
 
 use crate::{
-    http_route::HttpRoute,
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::Ask,
     observe::{OF_CANDIDATE, Observed},
     validate::{Invalid, ValidInference},
@@ -71,10 +71,16 @@ pub(crate) struct Plan {
     /// The HTTPRoute, apart from the children as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) route: Option<Box<HttpRoute>>,
+    /// The GRPCRoute, with the same shares.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) grpc_route: Option<Box<GrpcRoute>>,
+    /// The InferencePools of both versions, apart as well.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pools: Vec<InferencePool>,
     /// Shares in the HTTPRoute of `spec.routeRef`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) weights: Option<Box<Weights>>,
-    /// Children of the candidate, and the route, to delete.
+    /// Children of the candidate, the routes and the pools, to delete.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) superfluous_apart: Vec<Superfluous>,
     /// A look at the engines of both versions.
@@ -154,7 +160,7 @@ pub(crate) fn plan(observed: &Observed, defaults: &Defaults, now: Timestamp) -> 
 fn unraised(mut plan: Plan, observed: &Observed) -> Plan {
     if plan.needs_endpoint {
         let status = observed.inference.status.as_ref();
-        (plan.route, plan.weights) = (None, None);
+        (plan.route, plan.grpc_route, plan.weights) = (None, None, None);
         plan.status.canary = status.and_then(|status| status.canary.clone());
         plan.requeue_after = Some(Duration::ZERO);
     }
@@ -286,6 +292,8 @@ pub(crate) fn of_valid(
     }
     let Traffic {
         route,
+        grpc_route,
+        pools,
         weights,
         children: candidate,
         marks,
@@ -303,6 +311,8 @@ pub(crate) fn of_valid(
         marks: handover.marks.into_iter().chain(marks).collect(),
         candidate,
         route: route.map(Box::new),
+        grpc_route: grpc_route.map(Box::new),
+        pools,
         weights: weights.map(Box::new),
         look,
         next_look,
@@ -343,7 +353,12 @@ fn rejected(invalid: &Invalid, observed: &Observed, allowance: &Allowance, now: 
     if observed.inference.spec.pods.paused {
         return plan;
     }
-    Plan { route: traffic.route.map(Box::new), weights: traffic.weights.map(Box::new), ..plan }
+    Plan {
+        route: traffic.route.map(Box::new),
+        grpc_route: traffic.grpc_route.map(Box::new),
+        weights: traffic.weights.map(Box::new),
+        ..plan
+    }
 }
 
 /// The plan after the API server has refused a child or the deletion of a pod: report it, and retry later.
@@ -420,7 +435,7 @@ fn status_only(
 ) -> Plan {
     let (deletions, unless_deleted, marks, children, headless) = Default::default();
     let (superfluous, logs, facts, candidate, superfluous_apart, look) = Default::default();
-    let (route, weights, next_look) = Default::default();
+    let (route, grpc_route, pools, weights, next_look) = Default::default();
     let allowance = allowance.clone();
     let digests = model::record(observed).map(Box::new);
     Plan {
@@ -432,6 +447,8 @@ fn status_only(
         digests,
         candidate,
         route,
+        grpc_route,
+        pools,
         weights,
         superfluous_apart,
         look,

@@ -685,7 +685,10 @@ mod tests {
             "modelLoader" => json!({}),
             "modelVolume" => json!({"size": "1Gi"}),
             "service" => json!({"headless": true}),
-            "gateway" => json!({"name": "public", "hostnames": ["chat.example.com"]}),
+            "gateway" => json!({
+                "name": "public", "hostnames": ["chat.example.com"], "grpc": {"hostnames": ["grpc.example.com"]},
+                "inferencePool": {"endpointPicker": {"name": "picker", "port": 9002}},
+            }),
             "routeRef" => json!({"name": "web"}),
             "canary" => json!({"image": "other/engine:1"}),
             "rollout" => json!("Replace"),

@@ -22,6 +22,10 @@ use crate::{
 
 /// The kind HTTPRoute as the Gateway API has it in its standard channel.
 pub const HTTP_ROUTES: &str = include_str!("../gateway-api/httproutes.yaml");
+/// GRPCRoute, which Contour does not read here.
+pub const GRPC_ROUTES: &str = include_str!("../gateway-api/grpcroutes.yaml");
+/// InferencePool of the Gateway API Inference Extension, which Contour does not know.
+pub const INFERENCE_POOLS: &str = include_str!("../gateway-api/inferencepools.yaml");
 /// The other kinds of the standard channel that Contour reads, and its own ones.
 const OTHER_KINDS: [&str; 4] = [
     include_str!("../gateway-api/gatewayclasses.yaml"),

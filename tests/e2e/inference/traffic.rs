@@ -13,7 +13,7 @@ use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tests::{
     Scene,
-    gateway::{Gateway, Version, order, routes},
+    gateway::{Gateway, Version, grpc_routes, install_pools, order, pools, routes},
     simulated, wait_for, wait_until_gone, within,
 };
 
@@ -166,6 +166,135 @@ async fn a_candidate_gets_its_shares_becomes_stable_and_is_folded_without_a_rest
     assert_eq!(inference.status.unwrap().min_stable_replicas, None);
     assert_eq!(stable_pods(&scene).await, served, "no pod restarts");
     assert_eq!(stand_in.versions().len(), 6, "no route is written");
+}
+
+/// The kind GRPCRoute is installed while the service runs, and its gateway answers late.
+#[tokio::test]
+async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_are_accepted() {
+    let scene = simulated().await;
+    let requests = Gateway::start(&scene).await;
+    let mut gateway = gateway();
+    gateway["more"] = json!([{"name": "inside"}]);
+    gateway["grpc"] = json!({"hostnames": ["grpc.chat.example.com"]});
+    let spec = json!({"engine": "triton", "image": "engine:1", "drainSeconds": 5, "gateway": gateway});
+    create(&scene, "chat", spec).await;
+    let without = until_ready(&scene, "chat").await;
+    let message = &condition(&without, conditions::TRAFFIC_READY).unwrap().message;
+    assert!(message.contains("gRPC has no route until the cluster serves GRPCRoutes"), "{message}");
+
+    let calls = Gateway::of_calls(&scene).await;
+    let of_calls = grpc_routes(&scene);
+    let stored = wait_for(&of_calls, "chat", "a route of calls", within(), |_: &DynamicObject| true).await;
+    assert_eq!(stored.data["spec"]["hostnames"], json!(["grpc.chat.example.com"]));
+    let http = routes(&scene).get("chat").await.unwrap();
+    assert_eq!(stored.data["spec"]["parentRefs"], http.data["spec"]["parentRefs"]);
+    let backend = json!({"group": "", "kind": "Service", "name": "chat", "port": 8001, "weight": 100});
+    let method = json!({"type": "Exact", "service": "inference.GRPCInferenceService"});
+    let rule = json!({"matches": [{"method": method}], "backendRefs": [backend]});
+    assert_eq!(stored.data["spec"]["rules"], json!([rule]));
+    let inferences = scene.api::<AIInference>();
+    wait_for(&inferences, "chat", "both accepted", within(), |inference: &AIInference| {
+        let ready = condition(inference, conditions::TRAFFIC_READY);
+        ready.is_some_and(|ready| ready.status == "True" && !ready.message.contains("gRPC"))
+    })
+    .await;
+
+    // The gateway of calls takes its time: nothing gets a share meanwhile.
+    calls.answers(Value::Null);
+    change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
+    wait_for(&of_calls, "chat", "the candidate", within(), |route: &DynamicObject| {
+        route.data["spec"]["rules"][0]["backendRefs"].as_array().is_some_and(|refs| refs.len() == 2)
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    assert_eq!(weights(&requests.versions()), [(100, None), (100, Some(0))]);
+    assert_eq!(weights(&calls.versions()), [(100, None), (100, Some(0))]);
+    calls.answers(json!({"Accepted": "True", "ResolvedRefs": "True"}));
+    let touched = Patch::Merge(json!({"metadata": {"annotations": {"touched": "by-the-test"}}}));
+    of_calls.patch("chat", &PatchParams::default(), &touched).await.unwrap();
+
+    until_phase(&scene, CanaryPhase::AwaitingApproval).await;
+    change(&scene, "chat", json!({"canary": {"approvedSteps": 3}})).await;
+    until_phase(&scene, CanaryPhase::Promoted).await;
+    wait_until_gone(&scene.api::<Service>(), "chat-canary", within()).await;
+    let shares = [(100, None), (100, Some(0)), (90, Some(10)), (50, Some(50)), (100, Some(0)), (100, None)];
+    for stand_in in [&requests, &calls] {
+        assert_eq!(weights(&stand_in.versions()), shares);
+        assert_eq!(order::problem(&stand_in.versions()), None);
+    }
+    change(&scene, "chat", json!({"image": "engine:2", "canary": null, "gateway": {"grpc": null}})).await;
+    wait_until_gone(&of_calls, "chat", within()).await;
+    until_ready(&scene, "chat").await;
+    assert_eq!(weights(&requests.versions()), shares, "the other route stays as it is");
+}
+
+/// The backends of the last rule: kind, name and weight.
+fn backends(version: &Version) -> Vec<(String, String, i64)> {
+    let refs = version.route.data["spec"]["rules"][0]["backendRefs"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    refs.iter()
+        .map(|known| {
+            (text(&known["kind"]), text(&known["name"]), known["weight"].as_i64().unwrap_or_default())
+        })
+        .collect()
+}
+
+/// The kind InferencePool is installed while the service runs.
+#[tokio::test]
+async fn a_route_leads_to_a_pool_of_each_version_once_the_kind_is_installed() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    let mut gateway = gateway();
+    gateway["inferencePool"] = json!({"endpointPicker": {"name": "picker", "port": 9002}});
+    create(&scene, "chat", json!({"image": "engine:1", "drainSeconds": 5, "gateway": gateway})).await;
+    let inferences = scene.api::<AIInference>();
+    let without = wait_for(&inferences, "chat", "no pools", within(), |inference: &AIInference| {
+        let ready = condition(inference, conditions::READY);
+        ready.is_some_and(|ready| ready.reason == "InferencePoolNotInstalled")
+    });
+    let message = condition(&without.await, conditions::TRAFFIC_READY).unwrap().message.clone();
+    assert!(message.ends_with("or remove spec.gateway.inferencePool"), "{message}");
+    wait_for(&inferences, "chat", "it serves", within(), |inference: &AIInference| {
+        inference.status.as_ref().is_some_and(|status| status.ready_replicas == 1)
+    })
+    .await;
+    let before = stable_pods(&scene).await;
+    assert_eq!(backends(stand_in.versions().last().unwrap())[0].0, "Service");
+
+    install_pools(&scene).await;
+    until_ready(&scene, "chat").await;
+    wait_for(&routes(&scene), "chat", "the pool", within(), |route: &DynamicObject| {
+        route.data["spec"]["rules"][0]["backendRefs"][0]["kind"] == "InferencePool"
+    })
+    .await;
+    let pool = pools(&scene).get("chat").await.unwrap();
+    assert_eq!(pool.data["spec"]["selector"]["matchLabels"]["ai.infra.example.com/track"], "stable");
+    let picker = json!({"group": "", "kind": "Service", "name": "picker", "port": {"number": 9002}, "failureMode": "FailClose"});
+    assert_eq!(pool.data["spec"]["endpointPickerRef"], picker);
+    assert_eq!(stable_pods(&scene).await, before, "no pod restarts");
+
+    change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
+    until_phase(&scene, CanaryPhase::AwaitingApproval).await;
+    let shares = |stable, candidate| {
+        let of = |name: &str, weight| ("InferencePool".to_owned(), name.to_owned(), weight);
+        vec![of("chat", stable), of("chat-canary", candidate)]
+    };
+    let all: Vec<_> = stand_in.versions().iter().map(backends).collect();
+    assert_eq!(all[all.len() - 2..], [shares(100, 0), shares(90, 10)]);
+    let pool = pools(&scene).get("chat-canary").await.unwrap();
+    assert_eq!(pool.data["spec"]["selector"]["matchLabels"]["ai.infra.example.com/track"], "canary");
+    change(&scene, "chat", json!({"canary": {"approvedSteps": 3}})).await;
+    until_phase(&scene, CanaryPhase::Promoted).await;
+    wait_until_gone(&pools(&scene), "chat-canary", within()).await;
+    assert_eq!(order::problem(&stand_in.versions()), None);
+    change(&scene, "chat", json!({"image": "engine:2", "canary": null, "gateway": {"inferencePool": null}}))
+        .await;
+    wait_until_gone(&pools(&scene), "chat", within()).await;
+    assert_eq!(
+        backends(stand_in.versions().last().unwrap()),
+        [("Service".to_owned(), "chat".to_owned(), 100)]
+    );
+    until_ready(&scene, "chat").await;
 }
 
 /// A route that its owner has written for both versions, beside a rule of something else.

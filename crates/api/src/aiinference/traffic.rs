@@ -20,6 +20,13 @@ pub const MAX_STEPS: usize = 16;
 /// Default of `minSeconds` of a step.
 pub const DEFAULT_STEP_SECONDS: i32 = 300;
 
+fn host_names() -> kube::core::Rule {
+    kube::core::Rule::new(
+        r"self.all(host, host.matches(r'^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))",
+    )
+    .message("must be host names in lower case, such as chat.example.com or *.example.com, without port")
+}
+
 /// The route through a Gateway of the Gateway API.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -27,7 +34,9 @@ pub const DEFAULT_STEP_SECONDS: i32 = 300;
     validation = Rule::new("size(self.hostnames) > 0 || (size(self.pathPrefixes) > 0 && \
                             self.pathPrefixes.all(prefix, !(prefix in ['/v1', '/v2'])))")
         .message("needs hostnames, or pathPrefixes other than /v1 and /v2: routes with the same match hide each other")
-        .field_path(".hostnames")
+        .field_path(".hostnames"),
+    validation = Rule::new("!has(self.grpc) || size(self.grpc.hostnames) > 0 || size(self.hostnames) > 0")
+        .message("needs hostnames, because calls have no path that tells models apart").field_path(".grpc")
 )]
 pub struct Gateway {
     /// Name of the Gateway. Required.
@@ -56,9 +65,7 @@ pub struct Gateway {
     /// pathPrefixes must differ from /v1 and /v2.
     #[serde(default)]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
-    #[x_kube(validation = Rule::new(
-        r"self.all(host, host.matches(r'^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))"
-    ).message("must be host names in lower case, such as chat.example.com or *.example.com, without port"))]
+    #[x_kube(validation = host_names())]
     pub hostnames: Vec<String>,
 
     /// Paths of the requests, at most 8. A longer path that ends with /v1 or /v2, such as /chat/v1, reaches the engine without
@@ -72,11 +79,60 @@ pub struct Gateway {
     )).message("must be different paths with /v1 or /v2, such as /v1 or /chat/v1, without a slash at the end"))]
     pub path_prefixes: Vec<String>,
 
+    /// A GRPCRoute of this object's name, for Triton's gRPC API, through the same Gateways. Both routes have the same shares, and a
+    /// canary goes on only when the gateways have accepted both. Its match and mirror hold for both: header names are keys of
+    /// gRPC metadata. Nothing in the kind limits the time of a call. While the cluster does not serve GRPCRoutes, the
+    /// HTTPRoute works without it. Only with engine triton. Default: none, and the gateway does not lead to gRPC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcGateway>,
+
+    /// An InferencePool of the Gateway API Inference Extension for each version, in place of its Service in the HTTPRoute. The
+    /// gateway then asks an endpoint picker which pod gets a request. Pools need a gateway that serves them. While the
+    /// cluster does not serve InferencePools, the route leads to the Services. A GRPCRoute, and the copies of mirror, always
+    /// do. A change waits while the candidate has a share. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inference_pool: Option<InferencePoolGateway>,
+
     /// Seconds after which the gateway ends a request. 0: never. A gateway with Envoy ends requests after 15 s unless the
     /// route says otherwise, and this route always does. Default: 0.
     #[serde(default)]
     #[schemars(range(min = 0, max = 86_400))]
     pub request_timeout_seconds: i32,
+}
+
+/// The route of gRPC calls.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GrpcGateway {
+    /// Host names of gRPC calls, at most 16; `*.example.com` for all below a domain. By the rules of the Gateway API, a listener
+    /// that has an HTTPRoute with one of them refuses the GRPCRoute: give gRPC a host name of its own. Default: those of the
+    /// gateway, for gateways that do not keep to that.
+    #[serde(default)]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
+    #[x_kube(validation = host_names())]
+    pub hostnames: Vec<String>,
+}
+
+/// The InferencePools of both versions.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct InferencePoolGateway {
+    /// The endpoint picker of both pools. It is yours: the controller sets nothing of it. Required.
+    pub endpoint_picker: EndpointPicker,
+}
+
+/// A Service of an endpoint picker.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointPicker {
+    /// Name of the Service, in the namespace of this object. While it does not answer, requests fail. Required.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub name: String,
+
+    /// Port of the Service, often 9002. Required.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub port: i32,
 }
 
 /// A rule of an HTTPRoute that a user has written.

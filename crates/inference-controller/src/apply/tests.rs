@@ -117,6 +117,8 @@ fn context(client: &Client, inference: &AIInference) -> Context {
         services: writer.of(Cache::default()),
         budgets: writer.of(Cache::default()),
         routes: writer.of(Cache::default()),
+        grpc_routes: writer.of(Cache::default()),
+        pools: writer.of(Cache::default()),
         foreign_routes: writer.of(Cache::default()),
         replica_sets: Cache::default(),
         pods: writer.of(Cache::default()),

@@ -9,7 +9,11 @@ use serde::Serialize;
 use workload::templates::{deployment::RenderedDeployment, revision::Revision};
 
 use super::{handover::Handover, rollout::Strategy};
-use crate::{http_route::HttpRoute, observe::Observed, validate::ValidInference};
+use crate::{
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
+    observe::Observed,
+    validate::ValidInference,
+};
 
 mod config_map;
 mod deployment;
@@ -31,6 +35,8 @@ pub(crate) enum Superfluous {
     Deployment(Box<Deployment>),
     ConfigMap(Box<ConfigMap>),
     Route(Box<HttpRoute>),
+    GrpcRoute(Box<GrpcRoute>),
+    InferencePool(Box<InferencePool>),
     Service(Box<Service>),
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }

@@ -4,6 +4,7 @@
 //! - `analysis.rs`: what the requests of both versions say of the candidate.
 //! - `evidence.rs`: a crash or a verdict against it, and the next look at the engines.
 //! - `route.rs`: the HTTPRoute, and what the gateways say about it. `referred.rs`: that of `spec.routeRef`.
+//! - `grpc.rs`: the GRPCRoute. `pool.rs`: the InferencePools. `routes.rs`: several routes as one.
 //! - `promotion.rs`: which version stable has after a promotion.
 //! - `report.rs`: conditions and events.
 
@@ -31,6 +32,7 @@ use self::{
     analysis::{Analysed, analysed},
     evidence::{finding, look},
     route::{Answer, Asked, answer},
+    routes::{Routes, Shares},
     state::{Finding, Next, Pods, Route, Seen, Share, Wanted, next},
 };
 use super::{
@@ -44,25 +46,30 @@ use super::{
     metadata::metadata_of,
 };
 use crate::{
-    http_route::HttpRoute,
+    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::Ask,
     names::{self, Track},
-    observe::Observed,
+    observe::{Observed, grpc_of, pool_of},
     validate::{Invalid, ValidInference, owner},
 };
 
 mod analysis;
 mod evidence;
+mod grpc;
+mod pool;
 pub(crate) mod promotion;
 mod referred;
 pub(crate) mod report;
 mod route;
+mod routes;
 mod state;
 
 /// All that follows from `spec.gateway` and `spec.canary`.
 #[derive(Default)]
 pub(super) struct Traffic {
     pub(super) route: Option<HttpRoute>,
+    pub(super) grpc_route: Option<GrpcRoute>,
+    pub(super) pools: Vec<InferencePool>,
     pub(super) weights: Option<Weights>,
     /// Of the candidate.
     pub(super) children: Vec<Child>,
@@ -128,18 +135,22 @@ pub(super) fn traffic(
         Seen { finding, ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed) };
     let promoted = status.and_then(|status| status.promoted_revision.as_deref());
     let decision = next(before, promoted, inference.spec.canary.as_ref(), &seen, now);
-    let rises = decision.share.exceeds(seen.route.unwrap_or_default().share);
+    let routes = seen_routes(observed);
+    let shares = routes.map(|routes| routes.shares(decision.share)).unwrap_or_default();
+    let rises = routes.is_some_and(|routes| routes.rise_with(shares));
     let needs_endpoint = rises && observed.has_endpoint.is_none();
     // The list of endpoints follows the pods, or could not be read.
     let lacks_endpoint = rises && observed.has_endpoint == Some(false);
-    let Next { status: canary, promoted, share, pods, wait } = decision;
+    let unraised = routes.filter(|_| lacks_endpoint).map(|routes| routes.unraised(decision.share));
+    let shares = unraised.unwrap_or(shares);
+    let Next { status: canary, promoted, share: _, pods, wait } = decision;
     let canary = canary.map(|canary| with_analysis(canary, before, spec, analysed.as_ref()));
     let (look, wait_for_look) = look(observed, canary.as_ref(), analysed.as_ref(), now);
-    let share = if lacks_endpoint { unraised(share, &seen) } else { share };
     let waits_for = lacks_endpoint.then_some(Duration::from_secs(1));
     let mut traffic = Traffic {
-        route: rendered(observed, share),
-        weights: weights(observed, share),
+        route: rendered(observed, shares.http),
+        grpc_route: rendered_grpc(observed, shares.grpc),
+        weights: weights(observed, shares.http),
         promoted,
         min_stable: canary
             .as_ref()
@@ -155,14 +166,19 @@ pub(super) fn traffic(
         needs_endpoint,
         look,
         next_look: wait_for_look,
-        superfluous: superfluous_route(observed),
+        superfluous: superfluous_routes(observed),
+        pools: pool::pool(observed, Track::Stable).into_iter().collect(),
         ..Traffic::default()
     };
+    let is_answered = answer_of(observed) == Some(Answer::Accepted);
+    let unwanted = pool::superfluous(observed, is_answered).into_iter().map(Box::new);
+    traffic.superfluous.extend(unwanted.map(Superfluous::InferencePool));
     let assessment = valid.as_ref().zip(version).map(|(valid, version)| {
         let valid = ValidInference { replicas: replicas(pods, valid, version), ..valid.clone() };
         let decided = decided(&valid, version, defaults, now);
         let assessment = conditions::of_valid(&valid, version, &decided, now);
         if let Wanted::Replicas(_) = pods {
+            traffic.pools.extend(pool::pool(observed, Track::Canary));
             traffic.children =
                 children(&valid, &decided.revision, version, decided.rollout.strategy, &decided.handover);
         }
@@ -205,11 +221,13 @@ fn unjudged(invalid: &Invalid, version: &Observed, observed: &Observed, now: Tim
 
 /// For an invalid or paused object the shares stay. A candidate without a ready pod gets no requests.
 pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestamp) -> Traffic {
-    let shared = seen_route(observed).unwrap_or_default().share;
+    let routes = seen_routes(observed);
+    let shared = routes.map(|routes| routes.as_one().share).unwrap_or_default();
     let serves = observed.candidate.as_ref().is_some_and(|version| version.pods().any(|pod| pod.is_ready));
     let stable_serves = observed.pods().any(|pod| pod.is_ready);
     let ends = observed.inference.spec.canary.as_ref().map_or(stable_serves, |canary| canary.abort);
     let share = if serves && !ends { shared } else { shared.without_requests() };
+    let Shares { http, grpc } = routes.map(|routes| routes.unraised(share)).unwrap_or_default();
     let status = observed.inference.status.as_ref();
     let canary = status.and_then(|status| status.canary.clone());
     let (mut verdicts, unanswered) =
@@ -219,9 +237,10 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
         report::unjudged(&mut verdicts, share);
     }
     Traffic {
-        route: observed.route.as_ref().and_then(|_| rendered(observed, share)),
-        weights: weights(observed, share),
-        superfluous: superfluous_route(observed),
+        route: observed.route.as_ref().and_then(|_| rendered(observed, http)),
+        grpc_route: observed.grpc_route.as_ref().and_then(|_| rendered_grpc(observed, grpc)),
+        weights: weights(observed, http),
+        superfluous: superfluous_routes(observed),
         verdicts,
         promoted: status.and_then(|status| status.promoted_revision.clone()),
         min_stable: status.and_then(|status| status.min_stable_replicas),
@@ -250,7 +269,7 @@ impl Traffic {
     pub(super) fn status(&self, observed: &Observed, status: AIInferenceStatus) -> AIInferenceStatus {
         let inference = &observed.inference;
         let name = inference.metadata.name.as_deref().unwrap_or_default();
-        let accepted = stored(observed).is_some_and(|route| answer_of(observed, route) == Answer::Accepted);
+        let accepted = answer_of(observed) == Some(Answer::Accepted);
         let of_gateway = inference.spec.gateway.as_ref().map(|gateway| RouteStatus {
             name: names::route(name),
             accepted,
@@ -293,7 +312,9 @@ fn seen(
             staying: if is_rolling { 0 } else { count(version.pods().filter(stays).count()) },
             ready: count(ready),
             // Endpoints are asked by the name of the Service, which may be that of another owner.
-            has_endpoint: version.service.is_some() && version.pods().any(|pod| pod.is_ready),
+            has_endpoint: version.service.is_some()
+                && pool::has_candidate(observed)
+                && version.pods().any(|pod| pod.is_ready),
         }
     });
     let drain = stable.drain_seconds.map(|seconds| Duration::from_secs(u64::from(seconds.unsigned_abs())));
@@ -305,7 +326,7 @@ fn seen(
         finding: Finding::NotAsked,
         stable_is_complete: is_only && stable.replicas > 0 && counts.updated_ready >= stable.replicas,
         candidate: pods.unwrap_or_default(),
-        route: seen_route(observed),
+        route: seen_routes(observed).map(|routes| routes.as_one()),
         drain: drain.unwrap_or(DRAIN).max(SHORTEST_DRAIN),
     }
 }
@@ -333,11 +354,6 @@ fn with_analysis(
         false => analysis,
     });
     CanaryStatus { analysis, ..canary }
-}
-
-/// No more requests than it has.
-fn unraised(share: Share, seen: &Seen) -> Share {
-    share.at_most(seen.route.unwrap_or_default().share)
 }
 
 /// Whether this status decides something that the next reconcile has to do.
@@ -389,27 +405,53 @@ fn is_under_way(canary: &CanaryStatus) -> bool {
 fn rendered(observed: &Observed, share: Share) -> Option<HttpRoute> {
     let inference = &observed.inference;
     let gateway = inference.spec.gateway.as_ref().filter(|_| !observed.has_no_routes)?;
-    // A Service of that name may belong to another owner.
-    observed.route.as_ref().map(drop).or(observed.service.as_ref().map(drop))?;
+    let metadata = metadata_of_route(observed, observed.route.is_some())?;
+    let name = inference.metadata.name.as_deref()?;
+    let stored = route::seen(name, observed.route.as_ref()).share;
+    let backends = pool::backends(observed, stored, share);
+    Some(route::route(inference, gateway, (share, backends), metadata))
+}
+
+fn rendered_grpc(observed: &Observed, share: Share) -> Option<GrpcRoute> {
+    let inference = &observed.inference;
+    let grpc = grpc_of(inference).filter(|_| !observed.has_no_grpc_routes)?;
+    let metadata = metadata_of_route(observed, observed.grpc_route.is_some())?;
+    Some(grpc::route(inference, (inference.spec.gateway.as_ref()?, grpc), share, metadata))
+}
+
+/// A new route needs the Service of stable, of which one of the same name may belong to another owner.
+fn metadata_of_route(observed: &Observed, exists: bool) -> Option<ObjectMeta> {
+    let inference = &observed.inference;
+    observed.service.as_ref().map(drop).or(exists.then_some(()))?;
     let (namespace, name) = (inference.metadata.namespace.as_deref()?, inference.metadata.name.as_deref()?);
-    let metadata = metadata_of(namespace, name, owner(inference).ok()?, names::route(name));
-    Some(route::route(inference, gateway, share, metadata))
+    Some(metadata_of(namespace, name, owner(inference).ok()?, names::route(name)))
 }
 
 /// `None` without `spec.gateway` and `spec.routeRef`.
-fn seen_route(observed: &Observed) -> Option<Route> {
+fn seen_routes(observed: &Observed) -> Option<Routes> {
     let inference = &observed.inference;
     if let Some(reference) = &inference.spec.route_ref {
-        return Some(referred::seen(inference, reference, observed.referred.as_ref()));
+        let http = referred::seen(inference, reference, observed.referred.as_ref());
+        return Some(Routes { http, grpc: None });
     }
+    inference.spec.gateway.as_ref()?;
     let name = inference.metadata.name.as_deref().unwrap_or_default();
-    inference.spec.gateway.as_ref().map(|_| route::seen(name, observed.route.as_ref()))
+    let grpc = grpc_of(inference).filter(|_| !observed.has_no_grpc_routes);
+    let grpc = grpc.map(|_| grpc::seen(name, observed.grpc_route.as_ref()));
+    let http = route::seen(name, observed.route.as_ref());
+    let is_accepted = http.is_accepted && pool::refused(observed).is_none();
+    Some(Routes { http: Route { is_accepted, ..http }, grpc })
 }
 
-/// What the gateways say about the route that has the shares.
-fn answer_of(observed: &Observed, stored: &HttpRoute) -> Answer {
+/// What the gateways say about the routes that have the shares. `None`: there is no HTTPRoute.
+fn answer_of(observed: &Observed) -> Option<Answer> {
     let is_foreign = observed.inference.spec.route_ref.is_some();
-    answer(stored, if is_foreign { Asked::Accepted } else { Asked::All })
+    let http = answer(stored(observed)?, if is_foreign { Asked::Accepted } else { Asked::All });
+    let pools = pool::refused(observed).unwrap_or(Answer::Accepted);
+    let http = if http == Answer::Accepted { pools } else { http };
+    let grpc = grpc_of(&observed.inference).filter(|_| !observed.has_no_grpc_routes);
+    let grpc = grpc.map(|_| observed.grpc_route.as_ref().map_or(Answer::Missing, grpc::answer));
+    Some(if http == Answer::Accepted { grpc.unwrap_or(http) } else { http })
 }
 
 /// The HTTPRoute that has the shares, of whichever owner.
@@ -433,15 +475,23 @@ fn weights(observed: &Observed, share: Share) -> Option<Weights> {
 fn looks_again(observed: &Observed) -> Option<Duration> {
     let spec = &observed.inference.spec;
     let waits = (spec.gateway.is_some() || spec.route_ref.is_some()) && observed.has_no_routes;
-    waits.then_some(LOOKS_AGAIN)
+    let waits_for_grpc = grpc_of(&observed.inference).is_some() && observed.has_no_grpc_routes;
+    let waits_for_pools = pool_of(&observed.inference).is_some() && observed.has_no_pools;
+    (waits || waits_for_grpc || waits_for_pools).then_some(LOOKS_AGAIN)
 }
 
-fn superfluous_route(observed: &Observed) -> Vec<Superfluous> {
-    let is_wanted = observed.inference.spec.gateway.is_some();
-    let route = observed.route.as_ref().filter(|_| !is_wanted);
-    let route = route.filter(|route| route.metadata.deletion_timestamp.is_none());
-    let identity = route.map(|route| HttpRoute { metadata: route.metadata.clone(), ..HttpRoute::default() });
-    identity.map(|route| Superfluous::Route(Box::new(route))).into_iter().collect()
+fn superfluous_routes(observed: &Observed) -> Vec<Superfluous> {
+    let inference = &observed.inference;
+    let is_left = |metadata: &&ObjectMeta| metadata.deletion_timestamp.is_none();
+    let http = observed.route.as_ref().filter(|_| inference.spec.gateway.is_none());
+    let http = http.map(|route| &route.metadata).filter(is_left).map(|metadata| {
+        Superfluous::Route(Box::new(HttpRoute { metadata: metadata.clone(), ..HttpRoute::default() }))
+    });
+    let grpc = observed.grpc_route.as_ref().filter(|_| grpc_of(inference).is_none());
+    let grpc = grpc.map(|route| &route.metadata).filter(is_left).map(|metadata| {
+        Superfluous::GrpcRoute(Box::new(GrpcRoute { metadata: metadata.clone(), ..GrpcRoute::default() }))
+    });
+    http.into_iter().chain(grpc).collect()
 }
 
 /// Its pods go with the Deployment.
@@ -458,5 +508,7 @@ fn all_children(version: &Observed) -> Vec<Superfluous> {
     });
     let config_map = named(version.config_map.clone())
         .map(|metadata| Superfluous::ConfigMap(Box::new(ConfigMap { metadata, ..ConfigMap::default() })));
-    [deployment, service, budget, config_map].into_iter().flatten().collect()
+    let pool = version.pool.as_ref().and_then(pool::identity);
+    let pool = pool.map(|pool| Superfluous::InferencePool(Box::new(pool)));
+    [deployment, service, budget, config_map, pool].into_iter().flatten().collect()
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     engine::HTTP_PORT,
-    http_route::{BackendRef, HttpRoute, Rule},
+    gateway_api::http_route::{BackendRef, HttpRoute, Rule},
     names::{self, Track},
 };
 

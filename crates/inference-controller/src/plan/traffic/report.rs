@@ -21,10 +21,16 @@ use super::{
     super::conditions::Assessment, analysis::Analysed, answer_of, referred::unfit, route::Answer,
     state::Share, stored,
 };
-use crate::{observe::Observed, validate::Invalid, versions::overlaid};
+use crate::{
+    observe::{Observed, grpc_of, pool_of},
+    validate::Invalid,
+    versions::overlaid,
+};
 
 /// What a child apart is, in its refusals.
 pub(crate) const ROUTE: &str = "the HTTPRoute";
+pub(crate) const GRPC_ROUTE: &str = "the GRPCRoute";
+pub(crate) const POOLS: &str = "the InferencePool";
 pub(crate) const WEIGHTS: &str = "the candidate's share in the HTTPRoute of spec.routeRef";
 pub(crate) const CANDIDATE: &str = "the candidate";
 
@@ -80,6 +86,17 @@ fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<
     Some((UNANSWERED.to_owned(), wait))
 }
 
+const NO_GRPC_ROUTES: &str =
+    "; gRPC has no route until the cluster serves GRPCRoutes (gateway.networking.k8s.io/v1)";
+
+/// Why a route or its shares could not be written.
+fn refusal(observed: &Observed) -> Option<&(&'static str, String)> {
+    let has_grpc = grpc_of(&observed.inference).is_some();
+    let has_pools = pool_of(&observed.inference).is_some();
+    let written = [Some(ROUTE), has_pools.then_some(POOLS), has_grpc.then_some(GRPC_ROUTE), Some(WEIGHTS)];
+    written.into_iter().flatten().find_map(|what| observed.apart.get(what))
+}
+
 fn traffic_ready(observed: &Observed) -> Verdict {
     let fails = |reason, message| verdict(conditions::TRAFFIC_READY, false, reason, message);
     let inference = &observed.inference;
@@ -92,7 +109,12 @@ fn traffic_ready(observed: &Observed) -> Verdict {
         );
         return fails(reasons::GATEWAY_API_NOT_INSTALLED, message);
     }
-    if let Some((reason, message)) = observed.apart.get(ROUTE).or(observed.apart.get(WEIGHTS)) {
+    if pool_of(inference).is_some() && observed.has_no_pools {
+        let message = "the cluster does not serve InferencePools (inference.networking.k8s.io/v1), and the route leads to \
+                       the Services; install the Gateway API Inference Extension, or remove spec.gateway.inferencePool";
+        return fails(reasons::INFERENCE_POOL_NOT_INSTALLED, message.to_owned());
+    }
+    if let Some((reason, message)) = refusal(observed) {
         return fails(reason, message.clone());
     }
     let Some(stored) = stored(observed) else {
@@ -109,13 +131,15 @@ fn traffic_ready(observed: &Observed) -> Verdict {
     }
     let gateways: Vec<&str> = stored.spec.parent_refs.iter().map(|parent| &*parent.name).collect();
     let gateways = gateways.join(", ");
-    match answer_of(observed, stored) {
-        Answer::Accepted => verdict(
-            conditions::TRAFFIC_READY,
-            true,
-            reasons::ROUTE_ACCEPTED,
-            format!("accepted by Gateway {gateways}"),
-        ),
+    match answer_of(observed).unwrap_or(Answer::Missing) {
+        Answer::Accepted => {
+            let without = match grpc_of(inference).is_some() {
+                true if observed.has_no_grpc_routes => NO_GRPC_ROUTES,
+                true | false => "",
+            };
+            let message = format!("accepted by Gateway {gateways}{without}");
+            verdict(conditions::TRAFFIC_READY, true, reasons::ROUTE_ACCEPTED, message)
+        }
         Answer::Missing => fails(
             reasons::ROUTE_NOT_OBSERVED,
             format!(
@@ -201,8 +225,7 @@ fn progressing(
             says(true, reasons::COMPLETE, message)
         }
         Some(CanaryPhase::RollingBack) => {
-            let is_open =
-                stored(observed).is_some_and(|route| answer_of(observed, route) != Answer::Accepted);
+            let is_open = answer_of(observed).is_some_and(|answer| answer != Answer::Accepted);
             let message = if is_open {
                 "all gateways have to accept that the candidate gets no requests; see TrafficReady".to_owned()
             } else {
@@ -273,9 +296,9 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
         return says(is_coming(reason), reason, format!("the candidate: {message}"));
     }
     let spec = &observed.inference.spec;
-    let message = match stored(observed) {
+    let message = match answer_of(observed) {
         _ if spec.gateway.is_none() && spec.route_ref.is_none() => "the candidate is ready".to_owned(),
-        Some(route) if answer_of(observed, route) == Answer::Accepted => {
+        Some(Answer::Accepted) => {
             format!(
                 "all replicas of stable have to be ready with one version before step {}",
                 status.step.saturating_add(1)

@@ -5,7 +5,7 @@
 use api::{
     aiinference::{
         AIInference, Engine,
-        traffic::{Gateway, ParentGateway},
+        traffic::{Gateway, HeaderMatch, ParentGateway},
     },
     reasons,
 };
@@ -14,10 +14,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use super::state::{Route, Share};
 use crate::{
     engine::HTTP_PORT,
-    http_route::{
-        BackendRef, Filter, GROUP, Header, HttpRoute, Match, MirrorRef, ParentRef, Path, RequestMirror,
-        Rewrite, RouteParent, RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
+    gateway_api::http_route::{
+        BackendRef, Filter, Header, HttpRoute, Match, MirrorRef, ParentRef, Path, RequestMirror, Rewrite,
+        RouteParent, RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
     },
+    gateway_api::{GROUP, inference_pool},
     names::{self, Track},
 };
 
@@ -34,21 +35,38 @@ pub(super) enum Answer {
     },
 }
 
+/// What a version is in the HTTPRoute. Copies of requests go to the Service in any case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Backends {
+    Services,
+    Pools,
+}
+
 /// The route of an AIInference with `spec.gateway`. `metadata`: of a child.
 pub(super) fn route(
     inference: &AIInference,
     gateway: &Gateway,
-    share: Share,
+    (share, backends): (Share, Backends),
     metadata: ObjectMeta,
 ) -> HttpRoute {
     let name = metadata.name.as_deref().unwrap_or_default();
-    let backend = |track, weight| BackendRef {
-        group: String::new(),
-        kind: "Service".to_owned(),
-        name: names::service(name, track),
-        namespace: None,
-        port: HTTP_PORT,
-        weight,
+    let backend = |track, weight| match backends {
+        Backends::Services => BackendRef {
+            group: String::new(),
+            kind: "Service".to_owned(),
+            name: names::service(name, track),
+            namespace: None,
+            port: HTTP_PORT,
+            weight,
+        },
+        Backends::Pools => BackendRef {
+            group: inference_pool::GROUP.to_owned(),
+            kind: inference_pool::KIND.to_owned(),
+            name: names::pool(name, track),
+            namespace: None,
+            port: 0,
+            weight,
+        },
     };
     let timeouts = Timeouts { request: format!("{}s", gateway.request_timeout_seconds) };
     let shared: Vec<BackendRef> = match share.is_known {
@@ -56,15 +74,10 @@ pub(super) fn route(
         false => vec![backend(Track::Stable, 100)],
     };
     let headers = inference.spec.canary.iter().filter(|_| share.matches).flat_map(|canary| &canary.matches);
-    let headers: Vec<Header> = headers
-        .map(|known| Header {
-            type_: "Exact".to_owned(),
-            name: known.header.clone(),
-            value: known.value.clone(),
-        })
-        .collect();
+    let headers: Vec<Header> = headers.map(header).collect();
     // Only of the requests that the versions share.
-    let copies = |header: Option<&Header>| (share.mirrors && header.is_none()).then(|| mirror(name));
+    let copies =
+        |header: Option<&Header>| (share.mirrors && header.is_none()).then(|| mirror(name, HTTP_PORT));
     let rule = |prefix: &str, header: Option<&Header>, backend_refs: &[BackendRef]| Rule {
         name: None,
         matches: vec![Match {
@@ -83,6 +96,10 @@ pub(super) fn route(
     }
     let spec = RouteSpec { parent_refs: parents(gateway), hostnames: gateway.hostnames.clone(), rules };
     HttpRoute { metadata, spec, status: RouteState::default() }
+}
+
+pub(super) fn header(known: &HeaderMatch) -> Header {
+    Header { type_: "Exact".to_owned(), name: known.header.clone(), value: known.value.clone() }
 }
 
 /// The roots of the engines' APIs.
@@ -105,18 +122,18 @@ fn rewrite(prefix: &str) -> Option<Filter> {
 }
 
 /// Without a percentage, which not every gateway keeps to.
-fn mirror(name: &str) -> Filter {
+pub(super) fn mirror(name: &str, port: i32) -> Filter {
     let backend_ref = MirrorRef {
         group: String::new(),
         kind: "Service".to_owned(),
         name: names::service(name, Track::Canary),
-        port: HTTP_PORT,
+        port,
     };
     let request_mirror = Some(RequestMirror { backend_ref });
     Filter { type_: "RequestMirror".to_owned(), url_rewrite: None, request_mirror }
 }
 
-fn parents(gateway: &Gateway) -> Vec<ParentRef> {
+pub(super) fn parents(gateway: &Gateway) -> Vec<ParentRef> {
     let first = ParentGateway {
         name: gateway.name.clone(),
         namespace: gateway.namespace.clone(),
@@ -137,21 +154,24 @@ fn parents(gateway: &Gateway) -> Vec<ParentRef> {
 pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
     let Some(stored) = stored else { return Route::default() };
     let candidate = names::service(name, Track::Canary);
-    let mut share = Share::default();
-    for rule in &stored.spec.rules {
-        let mut mirrors = rule.filters.iter().filter_map(|filter| filter.request_mirror.as_ref());
-        share.mirrors |= mirrors.any(|mirror| mirror.backend_ref.name == candidate);
+    let rules = stored.spec.rules.iter().map(|rule| {
         let is_of_header = rule.matches.iter().any(|known| !known.headers.is_empty());
-        for backend in rule.backend_refs.iter().filter(|backend| backend.name == candidate) {
-            if is_of_header {
-                share.matches |= backend.weight > 0;
-            } else {
-                share.is_known = true;
-                share.weight = share.weight.max(backend.weight.clamp(0, 100));
-            }
-        }
-    }
+        given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
+    });
+    let share = rules.fold(Share::default(), Share::or);
     Route { share, is_accepted: answer(stored, Asked::All) == Answer::Accepted, is_foreign: false }
+}
+
+/// What one rule gives to the candidate.
+pub(super) fn given(candidate: &str, is_of_header: bool, filters: &[Filter], refs: &[BackendRef]) -> Share {
+    let mut mirrors = filters.iter().filter_map(|filter| filter.request_mirror.as_ref());
+    let mirrors = mirrors.any(|mirror| mirror.backend_ref.name == candidate);
+    let weights = refs.iter().filter(|backend| backend.name == candidate).map(|backend| backend.weight);
+    let Some(weight) = weights.max() else { return Share { mirrors, ..Share::default() } };
+    match is_of_header {
+        true => Share { matches: weight > 0, mirrors, ..Share::default() },
+        false => Share { weight: weight.clamp(0, 100), mirrors, is_known: true, ..Share::default() },
+    }
 }
 
 /// Which conditions count.
@@ -164,16 +184,22 @@ pub(super) enum Asked {
 
 /// What all gateways of the stored route say about its present generation.
 pub(super) fn answer(stored: &HttpRoute, asked: Asked) -> Answer {
-    let generation = stored.metadata.generation;
-    let namespace = stored.metadata.namespace.as_deref();
-    let mut is_missing = stored.spec.parent_refs.is_empty();
-    for parent in &stored.spec.parent_refs {
-        let said: Vec<&RouteParent> = stored
-            .status
-            .parents
-            .iter()
-            .filter(|said| is_same(&said.parent_ref, parent, namespace))
-            .collect();
+    answered(&stored.metadata, &stored.spec.parent_refs, &stored.status, asked)
+}
+
+/// As `answer`, of a route of either kind.
+pub(super) fn answered(
+    metadata: &ObjectMeta,
+    parents: &[ParentRef],
+    status: &RouteState,
+    asked: Asked,
+) -> Answer {
+    let generation = metadata.generation;
+    let namespace = metadata.namespace.as_deref();
+    let mut is_missing = parents.is_empty();
+    for parent in parents {
+        let said: Vec<&RouteParent> =
+            status.parents.iter().filter(|said| is_same(&said.parent_ref, parent, namespace)).collect();
         let conditions =
             [("Accepted", reasons::ROUTE_REJECTED), ("ResolvedRefs", reasons::BACKEND_NOT_RESOLVED)];
         let conditions =
@@ -200,6 +226,19 @@ pub(super) fn answer(stored: &HttpRoute, asked: Asked) -> Answer {
         }
     }
     if is_missing { Answer::Missing } else { Answer::Accepted }
+}
+
+/// What any gateway has against an InferencePool.
+pub(super) fn refusal(generation: Option<i64>, status: &RouteState) -> Option<Answer> {
+    let said = status.parents.iter().flat_map(|said| said.conditions.iter().map(move |known| (said, known)));
+    let mut refused = said.filter(|(_, known)| {
+        ["Accepted", "ResolvedRefs"].contains(&&*known.type_)
+            && known.status == "False"
+            && known.observed_generation >= generation
+    });
+    let (said, no) = refused.next()?;
+    let message = format!("InferencePool: Gateway {}: {} ({})", said.parent_ref.name, no.message, no.reason);
+    Some(Answer::Refused { reason: reasons::BACKEND_NOT_RESOLVED, message })
 }
 
 /// A gateway repeats the reference as it was written, or with defaults.
@@ -236,7 +275,7 @@ mod tests {
             generation: Some(3),
             ..ObjectMeta::default()
         };
-        route(&inference, inference.spec.gateway.as_ref().unwrap(), share, metadata)
+        route(&inference, inference.spec.gateway.as_ref().unwrap(), (share, Backends::Services), metadata)
     }
 
     const GATEWAY: &str = "{name: public, hostnames: [chat.example.com]}";

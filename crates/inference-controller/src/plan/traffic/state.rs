@@ -82,7 +82,7 @@ pub(crate) struct Pods {
     pub(crate) is_rolling: bool,
 }
 
-/// The rules of the route as they are stored.
+/// The rules of the route as they are stored; of several, `Routes::as_one`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Route {
     pub(crate) share: Share,
@@ -122,6 +122,16 @@ impl Share {
     /// Whether it has more than that one.
     pub(super) fn exceeds(self, before: Self) -> bool {
         self.weight > before.weight || self.matches && !before.matches || self.mirrors && !before.mirrors
+    }
+
+    /// What any of the two gives.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            weight: self.weight.max(other.weight),
+            matches: self.matches || other.matches,
+            mirrors: self.mirrors || other.mirrors,
+            is_known: self.is_known || other.is_known,
+        }
     }
 
     /// What both have.

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::tests::at;
+use crate::{plan::traffic::routes::Routes, tests::at};
 
 /// A cluster with a controller that may end between any two of its writes.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ struct World {
     gateway: bool,
     is_unfit: bool,
     route: Route,
+    /// The GRPCRoute beside it.
+    grpc: Option<Route>,
     /// The version and number of the candidate's pods.
     pods: Option<(String, i32)>,
     ready: i32,
@@ -33,6 +35,8 @@ struct World {
 }
 
 const DRAIN: i64 = 60;
+/// The writes of a reconcile: both routes, the pods and the status.
+const ALL: usize = 4;
 
 fn canary(parts: &serde_json::Value) -> Canary {
     let mut spec = json!({"image": "new/engine:2"});
@@ -59,6 +63,7 @@ impl World {
             gateway: true,
             is_unfit: false,
             route: Route { is_accepted: true, ..Route::default() },
+            grpc: None,
             pods: None,
             ready: 0,
             is_rolling: false,
@@ -100,12 +105,24 @@ impl World {
                 has_endpoint: self.ready > 0,
                 is_rolling: self.is_rolling,
             },
-            route: self.gateway.then_some(Route {
-                share: Share { is_known: self.route.share.is_known && !self.is_unfit, ..self.route.share },
-                ..self.route
-            }),
+            route: self.gateway.then(|| self.routes().as_one()),
             drain: Duration::from_secs(DRAIN.unsigned_abs()),
         }
+    }
+
+    fn routes(&self) -> Routes {
+        let share = Share { is_known: self.route.share.is_known && !self.is_unfit, ..self.route.share };
+        Routes { http: Route { share, ..self.route }, grpc: self.grpc }
+    }
+
+    /// As if they were one: what the candidate gets by any of them.
+    fn shared(&self) -> Share {
+        self.route.share.or(self.grpc.map(|route| route.share).unwrap_or_default())
+    }
+
+    /// Whether the gateways have accepted the last write of each.
+    fn is_accepted(&self) -> bool {
+        self.route.is_accepted && self.grpc.is_none_or(|route| route.is_accepted)
     }
 
     fn next(&self) -> Next {
@@ -115,24 +132,38 @@ impl World {
     /// One reconcile that ends after so many writes.
     fn reconcile(&mut self, writes: usize) -> Next {
         let next = self.next();
-        let before = self.route.share;
-        let stored = self.stored(next.share);
-        if writes > 0 && self.gateway && stored != before && !self.is_unfit {
-            self.check_share(stored);
+        let seen = self.clone();
+        let shares = self.routes().shares(next.share);
+        let stored = self.stored(shares.http);
+        if writes > 0 && self.gateway && stored != self.route.share && !self.is_unfit {
+            seen.check_share(seen.route.share, stored);
             self.route = Route { share: stored, is_accepted: false, ..self.route };
-            self.has_served |= next.share.has_requests();
-            if next.share.has_requests() {
-                self.quiet_since = None;
-            }
+            self.note_requests(stored);
         }
-        if writes > 1 {
-            self.write_pods(next.pods);
+        if let Some(route) = self.grpc
+            && writes > 1
+            && self.gateway
+            && shares.grpc != route.share
+        {
+            seen.check_share(route.share, shares.grpc);
+            self.grpc = Some(Route { share: shares.grpc, is_accepted: false, ..route });
+            self.note_requests(shares.grpc);
         }
         if writes > 2 {
+            self.write_pods(next.pods);
+        }
+        if writes > 3 {
             self.status = next.status.clone();
             self.promoted = next.promoted.clone();
         }
         next
+    }
+
+    fn note_requests(&mut self, share: Share) {
+        self.has_served |= share.has_requests();
+        if share.has_requests() {
+            self.quiet_since = None;
+        }
     }
 
     /// What becomes of a route that is told this. Of a user's, only the weights are written.
@@ -143,17 +174,14 @@ impl World {
         }
     }
 
-    fn check_share(&self, share: Share) {
-        let before = self.route.share;
+    /// Of one route, on what was seen of both.
+    fn check_share(&self, before: Share, share: Share) {
         assert!(share.weight == 0 || share.is_known, "a weight without the reference: {self:?}");
         let gets_more = share.exceeds(before);
         assert!(!share.mirrors || share.is_known, "copies without the reference: {self:?}");
         if gets_more {
             assert!(self.ready > 0, "I1: requests for a candidate without endpoint: {share:?} {self:?}");
-            assert!(
-                self.route.is_accepted,
-                "I3: a rise before the last rules were accepted: {share:?} {self:?}"
-            );
+            assert!(self.is_accepted(), "I3: a rise before the last rules were accepted: {share:?} {self:?}");
             assert!(before.is_known, "I2: a weight before the gateways knew the Service: {share:?} {self:?}");
             let version = self.pods.as_ref().map(|(version, _)| version);
             assert_eq!(version, Some(&self.revision()), "requests for another version: {self:?}");
@@ -183,9 +211,8 @@ impl World {
         match (wanted, &self.pods) {
             (Wanted::Kept, _) | (Wanted::Deleted, None) => {}
             (Wanted::Replicas(replicas), Some((version, count))) if *version == revision => {
-                let share = self.route.share;
-                let may_come =
-                    self.gateway && !share.has_requests() && share.is_known && !self.route.is_accepted;
+                let share = self.shared();
+                let may_come = self.gateway && !share.has_requests() && share.is_known && !self.is_accepted();
                 assert!(
                     replicas >= *count || !may_come,
                     "I4: fewer pods before the gateways send no more requests: {self:?}"
@@ -204,7 +231,7 @@ impl World {
             (Wanted::Deleted, Some(_)) => {
                 assert!(self.is_quiet(), "I4: deleted while requests run: {self:?}");
                 assert!(
-                    !self.gateway || !self.route.share.is_known || self.route.is_foreign,
+                    !self.gateway || !self.shared().is_known || self.route.is_foreign,
                     "I2: the route names a deleted Service: {self:?}"
                 );
                 self.pods = None;
@@ -215,8 +242,20 @@ impl World {
     }
 
     fn accept(&mut self) {
-        self.route.is_accepted = true;
-        if !self.route.share.has_requests() && self.quiet_since.is_none() {
+        self.accept_one(true);
+        self.accept_one(false);
+    }
+
+    /// The gateways accept what one of the routes says.
+    fn accept_one(&mut self, is_http: bool) {
+        match &mut self.grpc {
+            Some(route) if !is_http => route.is_accepted = true,
+            Some(_) | None => self.route.is_accepted |= is_http,
+        }
+        if !self.is_accepted() {
+            return;
+        }
+        if !self.shared().has_requests() && self.quiet_since.is_none() {
             self.quiet_since = Some(self.now);
         }
     }
@@ -230,7 +269,7 @@ impl World {
     /// Everything works, for so many rounds of a time.
     fn go_on(&mut self, rounds: usize, seconds: i64) {
         for _ in 0..rounds {
-            self.reconcile(3);
+            self.reconcile(ALL);
             self.accept();
             self.come_up();
             self.now += seconds;
@@ -280,7 +319,7 @@ fn a_candidate_that_loses_its_last_pod_gets_no_requests_and_the_third_time_none_
     for lost in 1..=3 {
         world.ready = 0;
         world.is_sound = false;
-        world.reconcile(3);
+        world.reconcile(ALL);
         assert_eq!((world.route.share.weight, world.status.as_ref().unwrap().lost), (0, lost));
         world.is_sound = true;
         world.go_on(3, 10);
@@ -347,7 +386,7 @@ fn an_abort_takes_all_requests_at_once_and_keeps_the_pods() {
     let mut world = World::new(steps());
     world.go_on(5, 10);
     world.canary.as_mut().unwrap().abort = true;
-    world.reconcile(3);
+    world.reconcile(ALL);
     assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Aborted), 0));
     world.go_on(20, 60);
     assert_eq!(world.pods, Some(("v2".to_owned(), 1)));
@@ -365,7 +404,7 @@ fn an_abort_while_stable_gets_the_version_takes_it_back() {
     world.go_on(20, 10);
     assert_eq!((world.phase(), world.promoted.as_deref()), (Some(CanaryPhase::Promoting), Some("v2")));
     world.canary.as_mut().unwrap().abort = true;
-    world.reconcile(3);
+    world.reconcile(ALL);
     assert_eq!(
         (world.phase(), world.promoted.clone(), world.route.share.weight),
         (Some(CanaryPhase::Aborted), None, 0)
@@ -402,7 +441,7 @@ fn a_candidate_keeps_its_requests_while_no_pod_of_stable_can_answer_them() {
 fn a_candidate_that_is_ready_again_gets_its_share_of_a_promotion_back() {
     let mut world = promoting_without_stable();
     world.ready = 0;
-    world.reconcile(3);
+    world.reconcile(ALL);
     assert_eq!(world.route.share.weight, 0);
     world.go_on(3, 10);
     assert_eq!(world.route.share.weight, 100);
@@ -472,7 +511,7 @@ fn a_fixed_share_stays_until_it_is_changed_or_approved() {
 fn a_candidate_that_is_as_new_as_its_object_does_not_begin_with_a_drain() {
     let mut world = World::new(steps());
     for _ in 0..5 {
-        world.reconcile(2);
+        world.reconcile(3);
         world.accept();
         world.come_up();
     }
@@ -534,7 +573,7 @@ fn a_candidate_that_fails_loses_its_requests_and_then_its_pods() {
     world.finding = open(OnInconclusive::Hold);
     world.go_on(5, 10);
     world.finding = Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: "20 % fail".to_owned() };
-    world.reconcile(3);
+    world.reconcile(ALL);
     assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::RollingBack), 0));
     // Its step is over, so nothing is judged any more.
     world.finding = Finding::NotAsked;
@@ -681,7 +720,7 @@ fn a_lost_status_begins_with_no_requests() {
     let mut world = World::new(steps());
     world.go_on(5, 10);
     world.status = None;
-    world.reconcile(3);
+    world.reconcile(ALL);
     assert_eq!(world.route.share.weight, 0);
 }
 
@@ -689,6 +728,9 @@ fn a_lost_status_begins_with_no_requests() {
 enum Event {
     Reconcile(usize),
     Accept,
+    AcceptOne(bool),
+    /// The kind GRPCRoute is installed, or removed with its objects.
+    Grpc(bool),
     ComeUp,
     LosePods,
     Roll(bool),
@@ -710,9 +752,11 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        12 => (0_usize..=3).prop_map(Event::Reconcile),
-        12 => Just(Event::Reconcile(3)),
+        12 => (0_usize..=ALL).prop_map(Event::Reconcile),
+        12 => Just(Event::Reconcile(ALL)),
         10 => Just(Event::Accept),
+        6 => any::<bool>().prop_map(Event::AcceptOne),
+        1 => any::<bool>().prop_map(Event::Grpc),
         8 => Just(Event::ComeUp),
         2 => Just(Event::LosePods),
         1 => any::<bool>().prop_map(Event::Roll),
@@ -737,6 +781,10 @@ impl World {
         match event {
             Event::Reconcile(writes) => drop(self.reconcile(*writes)),
             Event::Accept => self.accept(),
+            Event::AcceptOne(is_http) => self.accept_one(*is_http),
+            Event::Grpc(_) if self.route.is_foreign => {}
+            Event::Grpc(true) => self.grpc = self.grpc.or(Some(Route::default())),
+            Event::Grpc(false) => self.grpc = None,
             Event::ComeUp => self.come_up(),
             Event::Roll(rolls) => self.is_rolling = *rolls,
             Event::Find(found) => {
@@ -775,6 +823,7 @@ impl World {
                 // Without the field, the HTTPRoute is deleted, and requests stop.
                 if self.gateway && !gateway {
                     self.route = Route::default();
+                    self.grpc = self.grpc.map(|_| Route::default());
                     self.quiet_since = self.quiet_since.or(Some(self.now));
                 }
                 self.gateway = *gateway;
@@ -815,10 +864,11 @@ proptest! {
     #[test]
     fn no_order_of_faults_edits_and_restarts_breaks_a_promise(
         events in prop::collection::vec(event(), 1..120),
-        is_foreign in any::<bool>(),
+        (is_foreign, has_grpc) in (any::<bool>(), any::<bool>()),
     ) {
         let mut world = World::new(steps());
         world.refers(is_foreign);
+        world.happens(&Event::Grpc(has_grpc));
         for event in &events {
             world.happens(event);
         }
@@ -828,10 +878,11 @@ proptest! {
     #[test]
     fn after_all_faults_the_canary_ends_and_rests(
         events in prop::collection::vec(event(), 1..60),
-        is_foreign in any::<bool>(),
+        (is_foreign, has_grpc) in (any::<bool>(), any::<bool>()),
     ) {
         let mut world = World::new(steps());
         world.refers(is_foreign);
+        world.happens(&Event::Grpc(has_grpc));
         for event in &events {
             world.happens(event);
         }
@@ -853,15 +904,19 @@ proptest! {
         let rests = match world.phase() {
             None => world.canary.is_none() && world.pods.is_none(),
             Some(CanaryPhase::Promoted) => {
-                world.pods.is_none() && world.route.share == world.stored(Share::default())
+                world.pods.is_none() && world.shared() == world.stored(Share::default())
             }
             Some(CanaryPhase::RolledBack) => world.pods.as_ref().is_some_and(|(_, count)| *count == 0),
-            Some(CanaryPhase::Aborted) => world.route.share.weight == 0,
+            Some(CanaryPhase::Aborted) => world.shared().weight == 0,
             Some(_) => false,
         };
         prop_assert!(rests, "{world:?}");
         let before = world.clone();
         world.go_on(1, 61);
-        prop_assert_eq!((world.status, world.route.share, world.pods), (before.status, before.route.share, before.pods));
+        prop_assert_eq!((&world.status, &world.pods), (&before.status, &before.pods));
+        prop_assert_eq!((world.route, world.grpc), (before.route, before.grpc));
+        if let Some(grpc) = world.grpc {
+            prop_assert_eq!(world.route.share, grpc.share);
+        }
     }
 }

@@ -1,7 +1,4 @@
-//! HTTPRoutes of the Gateway API, as far as this controller writes and reads them. Clusters may do without this kind.
-//!
-//! Only fields of the standard channel are written, and all defaults of the API server are written out: what is stored is
-//! what was applied.
+//! HTTPRoutes of the Gateway API, as far as this controller writes and reads them.
 
 use std::borrow::Cow;
 
@@ -12,7 +9,7 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
+use super::GROUP;
 
 /// A route (gateway.networking.k8s.io/v1).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -132,6 +129,8 @@ pub(crate) struct BackendRef {
     pub(crate) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
+    /// A reference to an InferencePool has none.
+    #[serde(skip_serializing_if = "is_absent")]
     pub(crate) port: i32,
     pub(crate) weight: i32,
 }
@@ -156,8 +155,12 @@ pub(crate) struct RouteParent {
     pub(crate) conditions: Vec<Condition>,
 }
 
+fn is_absent(port: &i32) -> bool {
+    *port == 0
+}
+
 impl RouteState {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.parents.is_empty()
     }
 }

@@ -1,0 +1,83 @@
+//! The GRPCRoute of `gateway.grpc`: the rules of the HTTPRoute for calls of Triton's gRPC API. Pure.
+//!
+//! It has no paths and no time limits, because the kind has neither.
+
+use api::aiinference::{
+    AIInference,
+    traffic::{Gateway, GrpcGateway},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{
+    route::{Answer, Asked, answered, given, header, mirror, parents},
+    state::{Route, Share},
+};
+use crate::{
+    engine::GRPC_PORT,
+    gateway_api::{
+        grpc_route::{GrpcMatch, GrpcMethod, GrpcRoute, GrpcRouteSpec, GrpcRule},
+        http_route::{BackendRef, Header, RouteState},
+    },
+    names::{self, Track},
+};
+
+/// All of Triton's gRPC API. Profiles close the parts that change the server.
+const SERVICE: &str = "inference.GRPCInferenceService";
+
+/// `metadata`: of a child.
+pub(super) fn route(
+    inference: &AIInference,
+    (gateway, grpc): (&Gateway, &GrpcGateway),
+    share: Share,
+    metadata: ObjectMeta,
+) -> GrpcRoute {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let backend = |track, weight| BackendRef {
+        group: String::new(),
+        kind: "Service".to_owned(),
+        name: names::service(name, track),
+        namespace: None,
+        port: GRPC_PORT,
+        weight,
+    };
+    let rule = |headers: Vec<Header>, mirrors: bool, backend_refs: Vec<BackendRef>| GrpcRule {
+        matches: vec![GrpcMatch {
+            method: GrpcMethod { type_: "Exact".to_owned(), service: SERVICE.to_owned() },
+            headers,
+        }],
+        filters: mirrors.then(|| mirror(name, GRPC_PORT)).into_iter().collect(),
+        backend_refs,
+    };
+    let matches = inference.spec.canary.iter().filter(|_| share.matches).flat_map(|canary| &canary.matches);
+    let mut rules: Vec<GrpcRule> =
+        matches.map(|known| rule(vec![header(known)], false, vec![backend(Track::Canary, 100)])).collect();
+    let mut shared = vec![backend(Track::Stable, 100 - share.weight)];
+    shared.extend(share.is_known.then(|| backend(Track::Canary, share.weight)));
+    rules.push(rule(Vec::new(), share.mirrors, shared));
+    let hostnames = if grpc.hostnames.is_empty() { &gateway.hostnames } else { &grpc.hostnames };
+    let spec = GrpcRouteSpec { parent_refs: parents(gateway), hostnames: hostnames.clone(), rules };
+    GrpcRoute { metadata, spec, status: RouteState::default() }
+}
+
+/// What the stored rules give to the candidate, and whether all gateways have accepted them.
+pub(super) fn seen(name: &str, stored: Option<&GrpcRoute>) -> Route {
+    let Some(stored) = stored else { return Route::default() };
+    let candidate = names::service(name, Track::Canary);
+    let rules = stored.spec.rules.iter().map(|rule| {
+        let is_of_header = rule.matches.iter().any(|known| !known.headers.is_empty());
+        given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
+    });
+    let share = rules.fold(Share::default(), Share::or);
+    Route { share, is_accepted: answer(stored) == Answer::Accepted, is_foreign: false }
+}
+
+/// What all gateways say about its present generation.
+pub(super) fn answer(stored: &GrpcRoute) -> Answer {
+    let GrpcRoute { metadata, spec, status } = stored;
+    match answered(metadata, &spec.parent_refs, status, Asked::All) {
+        Answer::Refused { reason, message } => {
+            Answer::Refused { reason, message: format!("GRPCRoute: {message}") }
+        }
+        answer @ (Answer::Accepted | Answer::Missing) => answer,
+    }
+}
