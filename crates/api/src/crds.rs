@@ -13,6 +13,7 @@ use crate::{
     aidispatcher::{self, AIDispatcher},
     aiinference::{self, AIInference},
     aiscaler::AIScaler,
+    inferenceendpoint::{self, InferenceEndpoint},
     trainingjob::{self, TrainingJob},
 };
 
@@ -33,6 +34,10 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
         (
             AIDispatcher::crd(),
             json!({"currentPhase": aidispatcher::Phase::Initializing, "observedGeneration": 0}),
+        ),
+        (
+            InferenceEndpoint::crd(),
+            json!({"phase": inferenceendpoint::Phase::Pending, "observedGeneration": 0}),
         ),
     ]
     .into_iter()

@@ -1,4 +1,4 @@
-//! The API of the four kinds, and the names that several programs share.
+//! The API of the five kinds, and the names that several programs share.
 //!
 //! The types have validation rules, print columns and docs. `crds` generates the manifests of `deploy/crds` from them.
 //!
@@ -13,6 +13,7 @@
 //! - `trainingjob/status.rs`: the status of a TrainingJob.
 //! - `aidispatcher.rs`: AIDispatcher.
 //! - `aiscaler.rs`: AIScaler.
+//! - `inferenceendpoint.rs`: InferenceEndpoint.
 //! - `pods.rs`: the pod options of all kinds.
 //! - `pods/scheduling.rs`: on which nodes pods run.
 //! - `pods/volumes.rs`: volumes that users add.
@@ -38,6 +39,7 @@ pub mod aiscaler;
 pub mod conditions;
 pub mod controllers;
 pub mod crds;
+pub mod inferenceendpoint;
 pub mod labels;
 pub mod launcher;
 pub mod loader;
