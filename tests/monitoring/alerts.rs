@@ -17,6 +17,7 @@ const FOLDERS: [&str; 6] = [
     "dispatcher-controller",
     "inference-controller",
     "metrics-agent",
+    "endpoint-controller",
     "scaler-controller",
     "training-controller",
 ];
