@@ -1,8 +1,8 @@
 //! kubectl: columns, explain, categories, wait, scale.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, crds::crds, inferenceendpoint::InferenceEndpoint,
-    trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, crds::crds,
+    inferenceendpoint::InferenceEndpoint, trainingjob::TrainingJob,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray,
@@ -138,7 +138,8 @@ async fn aiscaler_shows_its_columns_for_both_kinds_of_target() {
 #[tokio::test]
 async fn inferenceendpoint_shows_its_columns() {
     let scene = tests::api_server().await;
-    let autoscaling = json!({"minReplicas": 2, "maxReplicas": 10, "metricType": "queue_depth", "targetValue": 5});
+    let autoscaling =
+        json!({"minReplicas": 2, "maxReplicas": 10, "metricType": "queue_depth", "targetValue": 5});
     shown::<InferenceEndpoint>(
         &scene,
         json!({"model": "qwen/Qwen-7B-Chat", "accelerator": "h100", "autoscaling": autoscaling}),

@@ -157,8 +157,7 @@ async fn an_autoscaler_has_bounds_and_one_kind_of_metric() {
 async fn a_metric_has_the_shape_of_autoscaling_v2() {
     let utilization = json!({"type": "Utilization", "averageUtilization": 70});
     let value = json!({"type": "AverageValue", "averageValue": "500m"});
-    let of_container =
-        |name: &str| json!({"name": "cpu", "container": name, "target": utilization});
+    let of_container = |name: &str| json!({"name": "cpu", "container": name, "target": utilization});
     let container = |name: &str| {
         by_metrics(json!({"type": "ContainerResource", "containerResource": of_container(name)}))
     };
@@ -240,6 +239,7 @@ async fn fields_of_an_aiinference_have_its_rules() {
 async fn an_endpoint_without_more_is_one_pod_with_vllm() {
     let scene = tests::api_server().await;
     let stored = attempt::<InferenceEndpoint>(&scene, &base(), &json!({})).await.unwrap();
-    let expected = json!({"model": "qwen/Qwen-7B-Chat", "accelerator": "h100", "replicas": 1, "engine": "vllm"});
+    let expected =
+        json!({"model": "qwen/Qwen-7B-Chat", "accelerator": "h100", "replicas": 1, "engine": "vllm"});
     assert_eq!(stored.data["spec"], expected);
 }

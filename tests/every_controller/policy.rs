@@ -640,12 +640,17 @@ fn child(resource: &str) -> Value {
             of("ai.infra.example.com/v1alpha1", "AIInference", spec)
         }
         "aiscalers" => {
-            let spec = json!({"deploymentName": "web", "metricType": "latency", "targetValue": 1, "maxReplicas": 2});
+            let spec =
+                json!({"deploymentName": "web", "metricType": "latency", "targetValue": 1, "maxReplicas": 2});
             of("ai.infra.example.com/v1", "AIScaler", spec)
         }
         "horizontalpodautoscalers" => {
             let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
-            of("autoscaling/v2", "HorizontalPodAutoscaler", json!({"scaleTargetRef": target, "maxReplicas": 2}))
+            of(
+                "autoscaling/v2",
+                "HorizontalPodAutoscaler",
+                json!({"scaleTargetRef": target, "maxReplicas": 2}),
+            )
         }
         "httproutes" => of("gateway.networking.k8s.io/v1", "HTTPRoute", json!({})),
         "volumesnapshots" => {

@@ -143,7 +143,8 @@ async fn use_every_right(scene: &Scene<'_>) {
     create(scene, "rights", json!({"autoscaling": by_cpu()})).await;
     let hpas = scene.api::<HorizontalPodAutoscaler>();
     wait_for(&hpas, "rights", "there", within(), |_| true).await;
-    contest::<AIInference>(scene, "rights", |number| json!({"modelSource": format!("s3://models/{number}")})).await;
+    contest::<AIInference>(scene, "rights", |number| json!({"modelSource": format!("s3://models/{number}")}))
+        .await;
     contest::<HorizontalPodAutoscaler>(scene, "rights", |number| json!({"maxReplicas": 20 + number})).await;
     // The other autoscaler takes its place.
     let to_queue = json!({"autoscaling": {"metrics": null, "metricType": "queue_depth", "targetValue": 5}});
@@ -174,12 +175,8 @@ where
         number += 1;
         let patch = Patch::Merge(json!({"spec": edit(number)}));
         children.patch(name, &PatchParams::default(), &patch).await.map_err(|error| error.to_string())?;
-        let events: Vec<Event> = scene
-            .api::<Event>()
-            .list(&ListParams::default())
-            .await
-            .map_err(|error| error.to_string())?
-            .items;
+        let events: Vec<Event> =
+            scene.api::<Event>().list(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
         let is_about = |event: &Event| {
             event.reason.as_deref() == Some("FieldConflict")
                 && event.note.as_ref().is_some_and(|note| note.contains(&format!("{} ", resource.kind)))

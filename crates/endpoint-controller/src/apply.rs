@@ -32,7 +32,12 @@ pub(crate) async fn apply(
     if let Some(facts) = facts {
         ctx.fact_times.note(endpoint.metadata.uid.as_deref().unwrap_or_default(), facts, now);
     }
-    let children = Children { handover: handover.as_ref(), inference: inference.as_ref(), superfluous, scaler: scaler.as_ref() };
+    let children = Children {
+        handover: handover.as_ref(),
+        inference: inference.as_ref(),
+        superfluous,
+        scaler: scaler.as_ref(),
+    };
     let contest = match apply_children(ctx, endpoint, children, now).await {
         Ok(wait) => wait,
         Err(error) => return Refusal::of(error).map(Applied::Refused),

@@ -181,7 +181,10 @@ fn narrow(metadata: ObjectMeta) -> ObjectMeta {
         finalizers: metadata.finalizers,
         creation_timestamp: metadata.creation_timestamp,
         deletion_timestamp: metadata.deletion_timestamp,
-        owner_references: owners.into_iter().find(|owner| owner.controller == Some(true)).map(|owner| vec![owner]),
+        owner_references: owners
+            .into_iter()
+            .find(|owner| owner.controller == Some(true))
+            .map(|owner| vec![owner]),
         ..ObjectMeta::default()
     }
 }

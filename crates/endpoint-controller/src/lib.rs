@@ -129,7 +129,9 @@ pub fn start(process: &mut Process, args: EndpointArgs) -> Started {
         process.controller(&ctx.endpoints).owns(&ctx.inferences).owns(&ctx.hpas).owns(&ctx.scalers);
     if let Some(nodes) = &ctx.nodes {
         let endpoints = ctx.endpoints.clone();
-        controller = controller.maps(nodes, move |_| keys(&endpoints, |endpoint| endpoint.spec.accelerator != api::inferenceendpoint::CPU));
+        controller = controller.maps(nodes, move |_| {
+            keys(&endpoints, |endpoint| endpoint.spec.accelerator != api::inferenceendpoint::CPU)
+        });
     }
     if let Some(api_services) = &ctx.api_services {
         let endpoints = ctx.endpoints.clone();
@@ -170,5 +172,10 @@ fn keys(
     endpoints: &Cache<InferenceEndpoint>,
     are_concerned: impl Fn(&InferenceEndpoint) -> bool,
 ) -> Vec<Key> {
-    endpoints.all().iter().filter(|endpoint| are_concerned(endpoint)).map(|endpoint| Key::of(&**endpoint)).collect()
+    endpoints
+        .all()
+        .iter()
+        .filter(|endpoint| are_concerned(endpoint))
+        .map(|endpoint| Key::of(&**endpoint))
+        .collect()
 }

@@ -133,8 +133,8 @@ fn accelerator(name: &str, gpus: Option<i32>) -> Accelerator {
         return Accelerator::Cpu;
     }
     let resource = RESOURCES.iter().find(|(known, _)| *known == name);
-    let product =
-        resource.map_or_else(|| Product::Labelled(name.to_owned()), |(_, resource)| Product::Resource(resource));
+    let product = resource
+        .map_or_else(|| Product::Labelled(name.to_owned()), |(_, resource)| Product::Resource(resource));
     Accelerator::Gpus { product, count: gpus.unwrap_or(1) }
 }
 
@@ -149,13 +149,9 @@ impl ValidAutoscaling {
 impl ValidEndpoint {
     /// Labels of the children.
     pub(crate) fn labels(&self) -> std::collections::BTreeMap<String, String> {
-        [
-            (labels::NAME, KIND),
-            (labels::INSTANCE, self.name.as_str()),
-            (labels::MANAGED_BY, crate::NAME),
-        ]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into()
+        [(labels::NAME, KIND), (labels::INSTANCE, self.name.as_str()), (labels::MANAGED_BY, crate::NAME)]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
     }
 }
 
@@ -198,7 +194,8 @@ mod tests {
 
     #[test]
     fn every_spelling_of_an_accelerator_is_known() {
-        let labelled = |name: &str, count| Accelerator::Gpus { product: Product::Labelled(name.into()), count };
+        let labelled =
+            |name: &str, count| Accelerator::Gpus { product: Product::Labelled(name.into()), count };
         assert_eq!(accelerator("cpu", None), Accelerator::Cpu);
         assert_eq!(accelerator("h100", None), labelled("h100", 1));
         assert_eq!(accelerator("NVIDIA-H100-PCIe", Some(2)), labelled("NVIDIA-H100-PCIe", 2));

@@ -16,7 +16,10 @@ async fn a_name_that_is_taken_is_a_conflict_and_nothing_is_written_until_it_is_f
     create(&scene, "chat", json!({"autoscaling": by_cpu()})).await;
     let endpoint = until_condition(&scene, "chat", conditions::READY, ("False", "OwnershipConflict")).await;
     let message = &condition(&endpoint, conditions::STALLED).unwrap().message;
-    assert!(message.starts_with("AIInference test-") && message.contains("rename one of the two"), "{message}");
+    assert!(
+        message.starts_with("AIInference test-") && message.contains("rename one of the two"),
+        "{message}"
+    );
     let there = scene.api::<AIInference>().get("chat").await.unwrap();
     assert_eq!((there.spec, there.metadata.uid), (theirs.spec, theirs.metadata.uid));
     let hpas = scene.api::<HorizontalPodAutoscaler>();
@@ -56,10 +59,14 @@ async fn a_cluster_without_the_accelerator_names_those_that_it_has_and_a_new_nod
     let endpoint =
         until_condition(&scene, "chat", conditions::ACCELERATOR_RESOLVED, ("False", "NoSuchProduct")).await;
     let message = &condition(&endpoint, conditions::ACCELERATOR_RESOLVED).unwrap().message;
-    assert!(message.contains("found: A100, H100") && message.contains("a short name such as h100"), "{message}");
+    assert!(
+        message.contains("found: A100, H100") && message.contains("a short name such as h100"),
+        "{message}"
+    );
     let resolved = endpoint.status.unwrap().resolved.unwrap();
     assert_eq!(resolved.product_labels, [format!("nvidia.com/gpu.product={product}")]);
-    let label = |value: &str| Patch::Merge(json!({"metadata": {"labels": {"nvidia.com/gpu.product": value}}}));
+    let label =
+        |value: &str| Patch::Merge(json!({"metadata": {"labels": {"nvidia.com/gpu.product": value}}}));
     let nodes = scene.cluster_api::<Node>();
     nodes.patch("gpu-3", &PatchParams::default(), &label(&product)).await.unwrap();
     until_condition(&scene, "chat", conditions::ACCELERATOR_RESOLVED, ("True", "Resolved")).await;

@@ -13,9 +13,7 @@ use local_cluster::{ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{
     Scene, controller,
-    endpoint::{
-        change, condition, create, until_condition, until_inference, until_ready,
-    },
+    endpoint::{change, condition, create, until_condition, until_inference, until_ready},
     fresh_name, simulated, start, tools, wait_for, wait_until_gone, within, workspace,
 };
 
@@ -33,9 +31,15 @@ async fn the_given_manifest_becomes_ready_on_three_nodes_and_its_cpu_target_is_a
     scene.apply(&manifest).await.unwrap();
     let name = "qwen-chat-online";
     until_ready(&scene, name).await;
-    let endpoint = wait_for(&scene.api::<InferenceEndpoint>(), name, "3 of 3", within(), |endpoint: &InferenceEndpoint| {
-        endpoint.status.as_ref().is_some_and(|status| status.ready.as_deref() == Some("3/3"))
-    })
+    let endpoint = wait_for(
+        &scene.api::<InferenceEndpoint>(),
+        name,
+        "3 of 3",
+        within(),
+        |endpoint: &InferenceEndpoint| {
+            endpoint.status.as_ref().is_some_and(|status| status.ready.as_deref() == Some("3/3"))
+        },
+    )
     .await;
     let status = endpoint.status.clone().unwrap();
     assert_eq!((status.phase, status.ready_replicas, status.replicas), (Some(Phase::Ready), 3, 3));
@@ -50,11 +54,15 @@ async fn the_given_manifest_becomes_ready_on_three_nodes_and_its_cpu_target_is_a
     assert_eq!(kinds, ["AIInference", "HorizontalPodAutoscaler"]);
     let stalled = [conditions::STALLED, conditions::RECONCILING].map(|type_| condition(&endpoint, type_));
     assert_eq!(stalled, [None, None]);
-    let scaling = until_condition(&scene, name, conditions::SCALING_ACTIVE, ("False", "MetricsAPIMissing")).await;
+    let scaling =
+        until_condition(&scene, name, conditions::SCALING_ACTIVE, ("False", "MetricsAPIMissing")).await;
     assert!(condition(&scaling, conditions::SCALING_ACTIVE).unwrap().message.contains("queue_depth"));
     let hpa = scene.api::<HorizontalPodAutoscaler>().get(name).await.unwrap().spec.unwrap();
     assert_eq!((hpa.min_replicas, hpa.max_replicas), (Some(2), 10));
-    assert_eq!((hpa.scale_target_ref.kind.as_str(), hpa.scale_target_ref.name.as_str()), ("AIInference", name));
+    assert_eq!(
+        (hpa.scale_target_ref.kind.as_str(), hpa.scale_target_ref.name.as_str()),
+        ("AIInference", name)
+    );
 
     // With an API of such metrics the target is answered, and it is said that it does not help. Its objects may be
     // resources of any kind for that.
@@ -62,7 +70,10 @@ async fn the_given_manifest_becomes_ready_on_three_nodes_and_its_cpu_target_is_a
     let scaling =
         until_condition(&scene, name, conditions::SCALING_ACTIVE, ("True", "MetricNotLoadSensitive")).await;
     let message = &condition(&scaling, conditions::SCALING_ACTIVE).unwrap().message;
-    assert!(message.starts_with("cpu does not show the load") && message.contains("queue_depth"), "{message}");
+    assert!(
+        message.starts_with("cpu does not show the load") && message.contains("queue_depth"),
+        "{message}"
+    );
     until_ready(&scene, name).await;
 
     let shown = scene.kubectl(&["get", "ie", name]);

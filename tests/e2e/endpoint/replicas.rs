@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use tests::{
     Scene, controller,
     endpoint::{by_cpu, by_queue, change, create, until_inference, until_ready},
-    follow, fresh_name, inference::pods_of, is_ready, simulated, start, tools, wait_for, wait_until_gone, within,
+    follow, fresh_name,
+    inference::pods_of,
+    is_ready, simulated, start, tools, wait_for, wait_until_gone, within,
 };
 
 /// What a watch has seen.
@@ -121,7 +123,8 @@ async fn the_number_of_the_autoscaler_stays_until_the_spec_counts_again() {
     // Neither a change of the spec nor another autoscaler takes it back.
     let seen = watched(&scene, async {
         change(&scene, "chat", json!({"replicas": 2, "args": ["--seed=1"]})).await;
-        until_inference(&scene, "chat", "with the argument", |inference| !inference.spec.args.is_empty()).await;
+        until_inference(&scene, "chat", "with the argument", |inference| !inference.spec.args.is_empty())
+            .await;
         apply_again(&scene, by_cpu()).await;
         wait_for(&scene.api::<HorizontalPodAutoscaler>(), "chat", "there", within(), |_| true).await;
     })

@@ -99,9 +99,9 @@ fn every_field_is_described() {
 
 #[test]
 fn every_description_documents_whether_a_change_restarts_pods() {
-    for crd in
-        crds().iter().filter(|crd| ["AIInference", "AIDispatcher", "InferenceEndpoint"].contains(&crd.spec.names.kind.as_str()))
-    {
+    for crd in crds().iter().filter(|crd| {
+        ["AIInference", "AIDispatcher", "InferenceEndpoint"].contains(&crd.spec.names.kind.as_str())
+    }) {
         let schemas = schemas(crd);
         let (_, spec) = schemas.iter().find(|(path, _)| path == ".spec").unwrap();
         for (field, property) in spec.properties.iter().flatten() {
@@ -164,11 +164,8 @@ fn a_field_that_an_endpoint_passes_through_has_the_schema_of_the_aiinference() {
         schemas.into_iter().find(|(path, _)| path == ".spec").unwrap().1.properties.clone().unwrap()
     };
     // The text of a field may name its own kind; that of a part of it may not.
-    let without_text = |schema: &JSONSchemaProps| JSONSchemaProps {
-        description: None,
-        default: None,
-        ..schema.clone()
-    };
+    let without_text =
+        |schema: &JSONSchemaProps| JSONSchemaProps { description: None, default: None, ..schema.clone() };
     let (endpoint, inference) = (spec("InferenceEndpoint"), spec("AIInference"));
     let shared: BTreeSet<&str> =
         endpoint.keys().filter(|field| inference.contains_key(*field)).map(String::as_str).collect();

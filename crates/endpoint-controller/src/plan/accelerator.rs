@@ -53,7 +53,11 @@ fn seen(label: &NodeLabel, nodes: &[Arc<NodeLabels>]) -> Vec<String> {
 }
 
 /// `None` where no node can be looked at, and where no label tells.
-pub(super) fn statement(valid: &ValidEndpoint, observed: &Observed, products: &Products) -> Option<Statement> {
+pub(super) fn statement(
+    valid: &ValidEndpoint,
+    observed: &Observed,
+    products: &Products,
+) -> Option<Statement> {
     let type_ = conditions::ACCELERATOR_RESOLVED;
     let nodes = observed.nodes.as_ref()?;
     let gpus = gpus(valid, products)?;

@@ -37,7 +37,11 @@ pub(super) struct Statement {
     pub(super) message: String,
 }
 
-pub(super) fn of_valid(valid: &ValidEndpoint, observed: &Observed, accelerator: Option<Statement>) -> Assessment {
+pub(super) fn of_valid(
+    valid: &ValidEndpoint,
+    observed: &Observed,
+    accelerator: Option<Statement>,
+) -> Assessment {
     let accepted = holds(conditions::ACCEPTED, reasons::VALID, "the spec is valid".to_owned());
     let current = observed.inference.own().filter(|inference| is_current(inference, valid));
     let Some(inference) = current else { return coming(accepted, accelerator, valid, observed) };
@@ -51,9 +55,8 @@ pub(super) fn of_valid(valid: &ValidEndpoint, observed: &Observed, accelerator: 
         Some(serves) if serves.holds => Statement { type_: conditions::READY, ..serves.clone() },
         Some(serves) => {
             // A node that has gone explains why pods do not start.
-            let failing = verdicts.iter().find(|verdict| {
-                !verdict.holds && verdict.type_ != conditions::SCALING_ACTIVE
-            });
+            let failing =
+                verdicts.iter().find(|verdict| !verdict.holds && verdict.type_ != conditions::SCALING_ACTIVE);
             Statement { type_: conditions::READY, ..failing.unwrap_or(serves).clone() }
         }
         None => fails(conditions::READY, reasons::WAITING, waits_for_status()),
@@ -71,7 +74,8 @@ pub(super) fn of_valid(valid: &ValidEndpoint, observed: &Observed, accelerator: 
         }
         None => {}
     }
-    let comes_up = phase == Phase::Progressing && stalled.is_none() && status.phase != Some(aiinference::Phase::Failed);
+    let comes_up =
+        phase == Phase::Progressing && stalled.is_none() && status.phase != Some(aiinference::Phase::Failed);
     Assessment { phase, verdicts, comes_up }
 }
 
@@ -83,7 +87,9 @@ fn coming(
     observed: &Observed,
 ) -> Assessment {
     let message = match (observed.serves_inferences, observed.inference.own()) {
-        (false, _) => "the cluster does not have the kind AIInference; install deploy/crds and the inference-controller",
+        (false, _) => {
+            "the cluster does not have the kind AIInference; install deploy/crds and the inference-controller"
+        }
         (true, None) => "the AIInference is being created",
         (true, Some(_)) => "the AIInference takes over this generation",
     };
@@ -160,7 +166,8 @@ fn scaling(valid: &ValidEndpoint, observed: &Observed) -> Option<Statement> {
         Scaler::AIScaler if !observed.serves_scalers => fails(
             type_,
             reasons::WAITING,
-            "the cluster does not have the kind AIScaler; install deploy/crds and the scaler-controller".to_owned(),
+            "the cluster does not have the kind AIScaler; install deploy/crds and the scaler-controller"
+                .to_owned(),
         ),
         Scaler::AIScaler => match observed.scaler.own().and_then(|scaler| scaler.active.as_ref()) {
             Some(active) => of_active(type_, active),
@@ -184,11 +191,13 @@ fn by_hpa(
     };
     let instead = "set autoscaling.metricType, such as queue_depth, instead of metrics";
     if is_missing {
-        let message = format!("the cluster has no metrics of CPU and memory: install metrics-server, or {instead}");
+        let message =
+            format!("the cluster has no metrics of CPU and memory: install metrics-server, or {instead}");
         return fails(type_, reasons::METRICS_API_MISSING, message);
     }
     if api == MetricsApi::Unavailable {
-        let message = format!("the API of CPU and memory metrics does not answer: mend metrics-server, or {instead}");
+        let message =
+            format!("the API of CPU and memory metrics does not answer: mend metrics-server, or {instead}");
         return fails(type_, reasons::METRICS_API_MISSING, message);
     }
     if matches!(valid.accelerator, Accelerator::Gpus { .. }) {
@@ -228,7 +237,12 @@ fn waits_for_status() -> String {
 /// A condition of a child under this type.
 fn copied(type_: &'static str, condition: Option<&Condition>) -> Option<Statement> {
     let Condition { status, reason, message, .. } = condition?;
-    Some(Statement { type_, holds: status == "True", reason: reason.clone().into(), message: message.clone() })
+    Some(Statement {
+        type_,
+        holds: status == "True",
+        reason: reason.clone().into(),
+        message: message.clone(),
+    })
 }
 
 fn of_active(type_: &'static str, Active { holds, reason, message }: &Active) -> Statement {

@@ -3,7 +3,9 @@
 //! Of two kinds the old one is deleted first. The new one is created when the old one is gone.
 
 use api::{aiinference::AIInference, aiscaler::AIScaler};
-use k8s_openapi::{api::autoscaling::v2::HorizontalPodAutoscaler, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::autoscaling::v2::HorizontalPodAutoscaler, apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::Resource;
 use serde_json::{Map, Value, json};
 
@@ -49,7 +51,8 @@ pub(super) fn superfluous(valid: &ValidEndpoint, observed: &Observed) -> Vec<Sup
     let wanted = valid.autoscaling.as_ref().map(|autoscaling| autoscaling.scaler);
     let hpa = unwanted(&observed.hpa, wanted == Some(Scaler::HorizontalPodAutoscaler));
     let scaler = unwanted(&observed.scaler, wanted == Some(Scaler::AIScaler));
-    let hpa = hpa.map(|meta| Superfluous::HorizontalPodAutoscaler(Box::new(Rendered::new(meta, Value::Null))));
+    let hpa =
+        hpa.map(|meta| Superfluous::HorizontalPodAutoscaler(Box::new(Rendered::new(meta, Value::Null))));
     let scaler = scaler.map(|meta| Superfluous::AIScaler(Box::new(Rendered::new(meta, Value::Null))));
     hpa.into_iter().chain(scaler).collect()
 }
