@@ -1,6 +1,6 @@
 //! InferenceEndpoint: validation of every field, and defaults.
 
-use api::inferenceendpoint::InferenceEndpoint;
+use api::aiinference::endpoint::InferenceEndpoint;
 use serde_json::{Value, json};
 
 use crate::table::{attempt, case, check};

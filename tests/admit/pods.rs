@@ -1,8 +1,8 @@
 //! The fields that all kinds with pods share, tested on one kind.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler,
-    inferenceendpoint::InferenceEndpoint, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
+    aiscaler::AIScaler, trainingjob::TrainingJob,
 };
 use kube::{
     Resource,

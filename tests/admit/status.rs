@@ -1,8 +1,8 @@
 //! The default status of new objects, and its replacement by the controller's first write.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler,
-    inferenceendpoint::InferenceEndpoint, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
+    aiscaler::AIScaler, trainingjob::TrainingJob,
 };
 use futures::TryStreamExt as _;
 use kube::{

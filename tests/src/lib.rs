@@ -21,7 +21,7 @@
 //! - `wait.rs`: waits by watching, with deadlines.
 //! - `wait/kstatus.rs`: a port of kstatus.
 //! - `lives.rs`: what the scripted life of an object is; `table.rs`: which controller has which.
-//! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`, `endpoint.rs`: the kinds in tests.
+//! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`, `inference/endpoint.rs`: the kinds in tests.
 //! - `gateway.rs`: a stand-in for the controller of a Gateway.
 //! - `drains.rs`: what a drain of a node does.
 //! - `agent.rs`: a real metrics-agent on loopback.
@@ -49,7 +49,6 @@
 pub mod agent;
 pub mod dispatcher;
 pub mod drains;
-pub mod endpoint;
 pub mod gateway;
 pub mod inference;
 pub mod lives;

@@ -2,11 +2,11 @@
 
 use api::controllers::Controller;
 
-use crate::{dispatcher, endpoint, inference, lives::Life, scaler, training};
+use crate::{dispatcher, inference, lives::Life, scaler, training};
 
 /// The script of each controller, in any order.
 const LIVES: &[fn() -> Life] =
-    &[dispatcher::life, endpoint::life, inference::life, scaler::life, training::life];
+    &[dispatcher::life, inference::endpoint::life, inference::life, scaler::life, training::life];
 
 /// The script of this controller.
 pub fn life_of(controller: &Controller) -> Life {

@@ -17,6 +17,7 @@ use crate::{
 };
 
 pub mod analysis;
+pub mod endpoint;
 pub mod source;
 pub mod traffic;
 

@@ -6,8 +6,8 @@
 use kube::core::{ApiResource, DynamicObject};
 
 use crate::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, conditions,
-    inferenceendpoint::InferenceEndpoint, labels, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
+    aiscaler::AIScaler, conditions, labels, trainingjob::TrainingJob,
 };
 
 /// A controller. Its crate, program, image, folder in `deploy`, ServiceAccount and Lease have the same name.

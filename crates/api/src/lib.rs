@@ -9,11 +9,11 @@
 //!
 //! - `aiinference.rs`: AIInference, and the flags of each engine that only the controller may set.
 //! - `aiinference/source.rs`: where a model is.
+//! - `aiinference/endpoint.rs`: InferenceEndpoint, which is an AIInference with an autoscaler.
 //! - `trainingjob.rs`: TrainingJob, its mutable fields, and the flags of the trainer that only the controller may set.
 //! - `trainingjob/status.rs`: the status of a TrainingJob.
 //! - `aidispatcher.rs`: AIDispatcher.
 //! - `aiscaler.rs`: AIScaler.
-//! - `inferenceendpoint.rs`: InferenceEndpoint.
 //! - `pods.rs`: the pod options of all kinds.
 //! - `pods/scheduling.rs`: on which nodes pods run.
 //! - `pods/volumes.rs`: volumes that users add.
@@ -39,7 +39,6 @@ pub mod aiscaler;
 pub mod conditions;
 pub mod controllers;
 pub mod crds;
-pub mod inferenceendpoint;
 pub mod labels;
 pub mod launcher;
 pub mod loader;

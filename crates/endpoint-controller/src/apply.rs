@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use api::{inferenceendpoint::InferenceEndpoint, reasons};
+use api::{aiinference::endpoint::InferenceEndpoint, reasons};
 use jiff::Timestamp;
 use runtime::{
     reconcile::Applied,

@@ -28,7 +28,7 @@
 
 use std::sync::Arc;
 
-use api::{aiinference::AIInference, aiscaler::AIScaler, inferenceendpoint::InferenceEndpoint, labels};
+use api::{aiinference::AIInference, aiinference::endpoint::InferenceEndpoint, aiscaler::AIScaler, labels};
 use clap::Parser;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use runtime::{
@@ -130,7 +130,7 @@ pub fn start(process: &mut Process, args: EndpointArgs) -> Started {
     if let Some(nodes) = &ctx.nodes {
         let endpoints = ctx.endpoints.clone();
         controller = controller.maps(nodes, move |_| {
-            keys(&endpoints, |endpoint| endpoint.spec.accelerator != api::inferenceendpoint::CPU)
+            keys(&endpoints, |endpoint| endpoint.spec.accelerator != api::aiinference::endpoint::CPU)
         });
     }
     if let Some(api_services) = &ctx.api_services {

@@ -1,6 +1,6 @@
 //! Metrics: the number of InferenceEndpoints by phase. Only the leader exports it, so that standbys do not count twice.
 
-use api::inferenceendpoint::{InferenceEndpoint, Phase};
+use api::aiinference::endpoint::{InferenceEndpoint, Phase};
 use runtime::{
     process::Process,
     watch::{cache::Cache, object_counts::ObjectCounts},

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::inferenceendpoint::InferenceEndpoint;
+use api::aiinference::endpoint::InferenceEndpoint;
 use jiff::Timestamp;
 use kube::Resource;
 use runtime::{

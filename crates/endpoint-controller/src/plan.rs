@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::{
     aiinference::AIInference,
-    inferenceendpoint::{InferenceEndpointStatus, Resolved},
+    aiinference::endpoint::{InferenceEndpointStatus, Resolved},
 };
 use jiff::Timestamp;
 use runtime::write::{events::Note, refusal::Refusal};

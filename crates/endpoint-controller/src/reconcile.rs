@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use api::inferenceendpoint::InferenceEndpoint;
+use api::aiinference::endpoint::InferenceEndpoint;
 use jiff::Timestamp;
 use runtime::{
     reconcile::{Applied, Confirmation, Decision, Reconciler},

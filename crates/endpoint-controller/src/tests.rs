@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::inferenceendpoint::InferenceEndpoint;
+use api::aiinference::endpoint::InferenceEndpoint;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use workload::products::Products;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use api::{
+    aiinference::endpoint::{Autoscaling, CPU, InferenceEndpoint},
     aiinference::source::{Hub, InvalidSource, ModelSource},
-    inferenceendpoint::{Autoscaling, CPU, InferenceEndpoint},
     labels,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

@@ -1,12 +1,13 @@
 //! What a user reads when something is in the way.
 
-use api::{aiinference::AIInference, conditions, inferenceendpoint::InferenceEndpoint};
+use api::{aiinference::AIInference, aiinference::endpoint::InferenceEndpoint, conditions};
 use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscaler, core::v1::Node};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use tests::{
-    endpoint::{by_cpu, change, condition, create, until_condition, until_ready},
-    inference, simulated, wait_for, within,
+    inference,
+    inference::endpoint::{by_cpu, change, condition, create, until_condition, until_ready},
+    simulated, wait_for, within,
 };
 
 #[tokio::test]

@@ -4,17 +4,17 @@ use std::fs;
 
 use api::{
     aiinference::AIInference,
+    aiinference::endpoint::{InferenceEndpoint, Phase},
     conditions,
-    inferenceendpoint::{InferenceEndpoint, Phase},
 };
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::api::DeleteParams;
 use local_cluster::{ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{
-    Scene, controller,
-    endpoint::{change, condition, create, until_condition, until_inference, until_ready},
-    fresh_name, simulated, start, tools, wait_for, wait_until_gone, within, workspace,
+    Scene, controller, fresh_name,
+    inference::endpoint::{change, condition, create, until_condition, until_inference, until_ready},
+    simulated, start, tools, wait_for, wait_until_gone, within, workspace,
 };
 
 /// The manifest that the kind is for, as it is.
@@ -156,7 +156,7 @@ async fn an_endpoint_with_0_replicas_is_stopped_and_starts_with_an_autoscaler() 
     create(&scene, "chat", json!({"replicas": 0})).await;
     let stopped = until_condition(&scene, "chat", conditions::READY, ("False", "Stopped")).await;
     assert_eq!(stopped.status.unwrap().phase, Some(Phase::Stopped));
-    change(&scene, "chat", json!({"replicas": 3, "autoscaling": tests::endpoint::by_cpu()})).await;
+    change(&scene, "chat", json!({"replicas": 3, "autoscaling": tests::inference::endpoint::by_cpu()})).await;
     until_inference(&scene, "chat", "with 3 replicas", |inference| inference.spec.replicas == 3).await;
     until_ready(&scene, "chat").await;
 }

@@ -7,15 +7,14 @@ use std::{
     time::Duration,
 };
 
-use api::{aiinference::AIInference, aiscaler::AIScaler, inferenceendpoint::InferenceEndpoint, labels};
+use api::{aiinference::AIInference, aiinference::endpoint::InferenceEndpoint, aiscaler::AIScaler, labels};
 use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscaler, core::v1::Pod};
 use kube::api::{Patch, PatchParams};
 use local_cluster::{ClusterSpec, NodePool};
 use serde_json::{Value, json};
 use tests::{
-    Scene, controller,
-    endpoint::{by_cpu, by_queue, change, create, until_inference, until_ready},
-    follow, fresh_name,
+    Scene, controller, follow, fresh_name,
+    inference::endpoint::{by_cpu, by_queue, change, create, until_inference, until_ready},
     inference::pods_of,
     is_ready, simulated, start, tools, wait_for, wait_until_gone, within,
 };
@@ -163,7 +162,7 @@ async fn a_controller_that_is_killed_in_a_hand_over_changes_no_number_of_ready_p
         apply_again(&scene, by_cpu()).await;
         cluster.start_component("endpoint-controller").await.unwrap();
         until_set_by(&scene, labels::REPLICAS_OF_SCALER).await;
-        for number in 0..4 {
+        for number in 0..6 {
             let kills_done = &kills_done;
             let rounds = round(&scene);
             let kills = async {

@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 
 use super::{crds, manifests};
-use crate::inferenceendpoint::PASSED_THROUGH;
+use crate::aiinference::endpoint::PASSED_THROUGH;
 
 /// The limit on annotations, in which client-side apply stores a copy of the object.
 const MAX_ANNOTATION_BYTES: usize = 262_144;

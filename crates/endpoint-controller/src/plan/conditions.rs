@@ -5,9 +5,9 @@
 use std::borrow::Cow;
 
 use api::{
-    aiinference, conditions,
-    inferenceendpoint::{MetricSpec, Phase},
-    reasons,
+    aiinference,
+    aiinference::endpoint::{MetricSpec, Phase},
+    conditions, reasons,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::write::refusal::Refusal;

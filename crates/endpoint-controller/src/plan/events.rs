@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use api::{conditions, inferenceendpoint::InferenceEndpointStatus, reasons};
+use api::{aiinference::endpoint::InferenceEndpointStatus, conditions, reasons};
 use runtime::write::events::{Note, Severity};
 
 use super::conditions::{Assessment, Statement};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{aiinference::AIInference, inferenceendpoint::PASSED_THROUGH, labels};
+use api::{aiinference::AIInference, aiinference::endpoint::PASSED_THROUGH, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use api::inferenceendpoint::{Child, InferenceEndpointStatus, Resolved};
+use api::aiinference::endpoint::{Child, InferenceEndpointStatus, Resolved};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::Resource;

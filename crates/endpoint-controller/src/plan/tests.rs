@@ -1,9 +1,8 @@
 //! What is planned for an endpoint in each state.
 
 use api::{
-    conditions,
-    inferenceendpoint::{InferenceEndpointStatus, Phase},
-    labels,
+    aiinference::endpoint::{InferenceEndpointStatus, Phase},
+    conditions, labels,
 };
 use serde_json::{Value, json};
 

@@ -7,11 +7,11 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{
+    Engine, ModelStore, ModelVolume, source,
+    traffic::{self, Canary, Gateway, RouteRef},
+};
 use crate::{
-    aiinference::{
-        Engine, ModelStore, ModelVolume, source,
-        traffic::{self, Canary, Gateway, RouteRef},
-    },
     aiscaler::{Behavior, Fallback, MetricType, Source},
     pods::{EnvVar, Resources, Scheduling},
     schema::{self, rules},
@@ -104,9 +104,9 @@ pub struct InferenceEndpointSpec {
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
 
-    /// Accelerator of the nodes: a short name, such as `h100` or `l40s`, which selects the labels of NVIDIA and of the
-    /// clouds; a product, such as `NVIDIA-H100-PCIe`; a node label, `label.key=value`; or `cpu`. Required. Changing it
-    /// restarts pods.
+    /// Accelerator of the nodes. A short name, such as `h100` or `l40s`, selects the labels of NVIDIA and of the clouds. A
+    /// product, such as `NVIDIA-H100-PCIe`, is a value of NVIDIA's label. `label.key=value` is any node label, and `cpu` any
+    /// node. Required. Changing it restarts pods.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = rules::product_label())]
     pub accelerator: String,

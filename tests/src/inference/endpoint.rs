@@ -1,8 +1,8 @@
 //! InferenceEndpoint in tests: create, change, wait; and the script for the tests of every controller.
 
 use api::{
-    aiinference::AIInference, aiscaler::AIScaler, conditions, controllers::CONTROLLERS,
-    inferenceendpoint::InferenceEndpoint,
+    aiinference::AIInference, aiinference::endpoint::InferenceEndpoint, aiscaler::AIScaler, conditions,
+    controllers::CONTROLLERS,
 };
 use k8s_openapi::{
     api::{autoscaling::v2::HorizontalPodAutoscaler, events::v1::Event},
@@ -190,7 +190,7 @@ where
 async fn settle(scene: &Scene<'_>) {
     create(scene, "by-cpu", json!({"autoscaling": by_cpu()})).await;
     create(scene, "by-queue", json!({"autoscaling": by_queue()})).await;
-    crate::inference::create(scene, "taken", json!({})).await;
+    super::create(scene, "taken", json!({})).await;
     create(scene, "taken", json!({})).await;
     create(scene, "unknown", json!({"accelerator": "no-such-product"})).await;
     until_ready(scene, "by-cpu").await;
