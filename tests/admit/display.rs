@@ -1,8 +1,8 @@
 //! kubectl: columns, explain, categories, wait, scale.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, crds::crds,
-    trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
+    aiscaler::AIScaler, crds::crds, trainingjob::TrainingJob,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray,
@@ -136,6 +136,34 @@ async fn aiscaler_shows_its_columns_for_both_kinds_of_target() {
 }
 
 #[tokio::test]
+async fn inferenceendpoint_shows_its_columns() {
+    let scene = tests::api_server().await;
+    let autoscaling =
+        json!({"minReplicas": 2, "maxReplicas": 10, "metricType": "queue_depth", "targetValue": 5});
+    shown::<InferenceEndpoint>(
+        &scene,
+        json!({"model": "qwen/Qwen-7B-Chat", "accelerator": "h100", "autoscaling": autoscaling}),
+        json!({
+            "phase": "Progressing",
+            "ready": "2/3",
+            "url": "http://a.b.svc:8000",
+            "conditions": [condition("Ready", "False", "Loading")],
+        }),
+        &[
+            ("MODEL", "qwen/Qwen-7B-Chat"),
+            ("ACCELERATOR", "h100"),
+            ("READY", "2/3"),
+            ("MIN", "2"),
+            ("MAX", "10"),
+            ("PHASE", "Progressing"),
+            ("AGE", ""),
+        ],
+        &[("URL", "http://a.b.svc:8000"), ("REASON", "Loading")],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn the_category_lists_every_kind_and_each_kind_has_a_short_name() {
     let scene = tests::api_server().await;
     create::<AIInference>(
@@ -148,6 +176,7 @@ async fn the_category_lists_every_kind_and_each_kind_has_a_short_name() {
     create::<AIDispatcher>(&scene, "c", json!({"role": "coder"})).await;
     let spec = json!({"deploymentName": "web", "metricType": "latency", "targetValue": 1, "maxReplicas": 2});
     create::<AIScaler>(&scene, "d", spec).await;
+    create::<InferenceEndpoint>(&scene, "e", json!({"model": "a/b", "accelerator": "h100"})).await;
 
     let mut listed: Vec<_> = scene.kubectl(&["get", "ai", "-o", "name"]).lines().map(str::to_owned).collect();
     listed.sort();
@@ -155,6 +184,7 @@ async fn the_category_lists_every_kind_and_each_kind_has_a_short_name() {
         "aidispatcher.southwest.ai/c",
         "aiinference.ai.infra.example.com/a",
         "aiscaler.ai.infra.example.com/d",
+        "inferenceendpoint.aistudio.modelscope.cn/e",
         "trainingjob.aistudio.modelscope.cn/b",
     ];
     assert_eq!(listed, expected);

@@ -10,6 +10,7 @@ mod aiinference;
 mod aiscaler;
 mod display;
 mod fixtures;
+mod inferenceendpoint;
 mod manuals;
 mod pods;
 mod route_refs;

@@ -1,7 +1,8 @@
 //! The fields that all kinds with pods share, tested on one kind.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
+    aiscaler::AIScaler, trainingjob::TrainingJob,
 };
 use kube::{
     Resource,
@@ -248,6 +249,7 @@ async fn every_kind_refuses_names_longer_than_a_label() {
         json!({"deploymentName": "web", "metricType": "latency", "targetValue": 1, "maxReplicas": 2}),
     )
     .await;
+    refuses_long_names::<InferenceEndpoint>(json!({"model": "a/b", "accelerator": "h100"})).await;
 }
 
 async fn refuses_long_names<K: Resource<DynamicType = ()>>(spec: Value) {

@@ -1,7 +1,8 @@
 //! The default status of new objects, and its replacement by the controller's first write.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
+    aiscaler::AIScaler, trainingjob::TrainingJob,
 };
 use futures::TryStreamExt as _;
 use kube::{
@@ -43,6 +44,13 @@ async fn a_new_aidispatcher_is_initializing_and_not_observed() {
 async fn a_new_aiscaler_is_not_observed() {
     let spec = json!({"deploymentName": "web", "metricType": "latency", "targetValue": 1, "maxReplicas": 2});
     starts_with::<AIScaler>(spec, json!({}), json!({"currentReplicas": 0, "desiredReplicas": 0})).await;
+}
+
+#[tokio::test]
+async fn a_new_inferenceendpoint_is_pending_and_not_observed() {
+    let spec = json!({"model": "a/b", "accelerator": "h100"});
+    let zeros = json!({"readyReplicas": 0, "replicas": 0});
+    starts_with::<InferenceEndpoint>(spec, json!({"phase": "Pending"}), zeros).await;
 }
 
 /// Checks that `first`, `zeros` and generation 0 are the whole default status in every kind of read, and that the first

@@ -4,6 +4,7 @@ mod admission;
 mod agents;
 mod cluster;
 mod dispatcher;
+mod endpoint;
 mod inference;
 mod monitoring;
 mod scaler;

@@ -56,9 +56,10 @@ async fn cluster_with(tested: &Controller, clock: NodeClock) -> Cluster {
     cluster
 }
 
-/// For samples with GPUs and without.
+/// For samples with GPUs and without, and with a product that a short name stands for.
 fn nodes() -> NodePool {
-    NodePool { without_gpus: 1, ..NodePool::default() }
+    let products = ["A100", "H100", "NVIDIA-H100-80GB-HBM3"].map(str::to_owned).to_vec();
+    NodePool { products, without_gpus: 1, ..NodePool::default() }
 }
 
 /// The user name of a controller's ServiceAccount.

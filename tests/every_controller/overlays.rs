@@ -143,7 +143,8 @@ async fn the_file_of_products_of_an_overlay_reaches_the_controllers_that_place_p
     let kubectl = api_server().await.cluster().kubectl();
     let install = fs::read_to_string(workspace().join("docs/install.md")).unwrap();
     for_every_controller(async |controller| {
-        let places = ["inference-controller", "training-controller"].contains(&controller.name);
+        let places =
+            ["endpoint-controller", "inference-controller", "training-controller"].contains(&controller.name);
         assert_eq!(
             deploy(controller).join("components/gpu-products").exists(),
             places,

@@ -642,6 +642,23 @@ fn child(resource: &str) -> Value {
                 "endpointPickerRef": picker});
             of("inference.networking.k8s.io/v1", "InferencePool", spec)
         }
+        "aiinferences" => {
+            let spec = json!({"modelSource": "s3://models", "engine": "vllm", "gpu": {"count": 1}});
+            of("ai.infra.example.com/v1alpha1", "AIInference", spec)
+        }
+        "aiscalers" => {
+            let spec =
+                json!({"deploymentName": "web", "metricType": "latency", "targetValue": 1, "maxReplicas": 2});
+            of("ai.infra.example.com/v1", "AIScaler", spec)
+        }
+        "horizontalpodautoscalers" => {
+            let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
+            of(
+                "autoscaling/v2",
+                "HorizontalPodAutoscaler",
+                json!({"scaleTargetRef": target, "maxReplicas": 2}),
+            )
+        }
         "httproutes" => of("gateway.networking.k8s.io/v1", "HTTPRoute", json!({})),
         "volumesnapshots" => {
             let source = json!({"persistentVolumeClaimName": "kept"});

@@ -12,11 +12,12 @@ use serde_json::Value;
 use tests::monitoring::{prometheus::monitoring_tools, rule_groups, rules, text};
 
 /// Folders of `deploy/monitoring`, each with a file of tests beside this one.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 7] = [
     "controllers",
     "dispatcher-controller",
     "inference-controller",
     "metrics-agent",
+    "endpoint-controller",
     "scaler-controller",
     "training-controller",
 ];

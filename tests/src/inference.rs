@@ -32,6 +32,8 @@ use crate::{
     wait_for, wait_until_gone, within,
 };
 
+pub mod endpoint;
+
 pub const CONTROLLER: &str = "inference-controller";
 
 /// The script for an AIInference with vLLM on one GPU.

@@ -21,7 +21,7 @@
 //! - `wait.rs`: waits by watching, with deadlines.
 //! - `wait/kstatus.rs`: a port of kstatus.
 //! - `lives.rs`: what the scripted life of an object is; `table.rs`: which controller has which.
-//! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`: the four kinds in tests.
+//! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`, `inference/endpoint.rs`: the kinds in tests.
 //! - `gateway.rs`: a stand-in for the controller of a Gateway.
 //! - `drains.rs`: what a drain of a node does.
 //! - `agent.rs`: a real metrics-agent on loopback.

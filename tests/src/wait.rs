@@ -156,7 +156,7 @@ where
 }
 
 /// The kinds with the condition `Ready`. A TrainingJob has `Complete` instead.
-const KINDS_OF_KSTATUS: [&str; 3] = ["AIDispatcher", "AIInference", "AIScaler"];
+const KINDS_OF_KSTATUS: [&str; 4] = ["AIDispatcher", "AIInference", "AIScaler", "InferenceEndpoint"];
 
 /// Checks every object of these kinds that a test watches with kstatus.
 fn agrees_with_kstatus<K: Serialize>(object: &K) {

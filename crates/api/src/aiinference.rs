@@ -17,6 +17,7 @@ use crate::{
 };
 
 pub mod analysis;
+pub mod endpoint;
 pub mod source;
 pub mod traffic;
 
@@ -115,28 +116,12 @@ fn a_route_names_the_service_of_the_candidate() -> kube::core::Rule {
          self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.data == self.gpu.count : \
          self.gpu.count % (self.parallelism.pipeline * self.parallelism.data) == 0)"
     ).message("tensor times pipeline times data must be gpu.count").field_path(".parallelism"),
-    validation = Rule::new("!has(self.gateway) || !has(self.gateway.grpc) || self.engine == 'triton'")
-        .message("must be triton with gateway.grpc: no other engine has a gRPC API").field_path(".engine"),
-    validation = Rule::new("!has(self.gateway) || !has(self.routeRef)")
-        .message("must not be set together with gateway: one of them has the route").field_path(".routeRef"),
-    validation = Rule::new(
-        "!has(self.canary) || has(self.gateway) || has(self.routeRef) || \
-         (self.canary.weightPercent == 0 && size(self.canary.steps) == 0)"
-    ).message("or routeRef is required by canary.weightPercent and canary.steps")
-        .field_path(".gateway").reason(Reason::FieldValueRequired),
-    validation = Rule::new(
-        "!has(self.canary) || has(self.gateway) || (size(self.canary.match) == 0 && !self.canary.mirror)"
-    ).message("is required by canary.match and canary.mirror, which routeRef cannot have")
-        .field_path(".gateway").reason(Reason::FieldValueRequired),
-    validation = Rule::new(
-        "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16"
-    ).message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")
-        .field_path(".canary"),
-    validation = Rule::new(
-        "!has(self.canary) || !has(self.canary.analysis) || self.engine == 'vllm' || self.canary.analysis.metrics.all(metric, \
-         metric.name == 'errorRate' || (self.engine == 'tgi' && metric.name in ['tpot', 'e2e']))"
-    ).message("has a metric that the engine does not count: vLLM has all of them, TGI errorRate, tpot and e2e, Triton errorRate")
-        .field_path(".canary"),
+    validation = traffic::grpc_is_of_triton(),
+    validation = traffic::has_one_route(),
+    validation = traffic::shares_have_a_route(),
+    validation = traffic::matches_have_a_gateway(),
+    validation = traffic::rules_fit_a_route(),
+    validation = traffic::analysis_reads_what_engines_count(),
     validation = Engine::Vllm.owned_flags_rule(),
     validation = Engine::Triton.owned_flags_rule(),
     validation = Engine::Tgi.owned_flags_rule()
@@ -422,7 +407,7 @@ impl Engine {
         }
     }
 
-    fn owned_flags_rule(self) -> kube::core::Rule {
+    pub(crate) fn owned_flags_rule(self) -> kube::core::Rule {
         rules::owned_flags("args", &format!("self.engine == '{}'", self.as_str()), self.owned_flags())
     }
 }

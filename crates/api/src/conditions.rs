@@ -65,7 +65,7 @@ pub const DISRUPTION_BUDGET_OMITTED: &str = "DisruptionBudgetOmitted";
 /// Present only while True: a Service of the pool could not be written. The workers run all the same.
 pub const SERVICE_OMITTED: &str = "ServiceOmitted";
 
-// AIDispatcher and AIScaler, as in autoscaling/v2.
+// AIDispatcher, AIScaler and InferenceEndpoint, as in autoscaling/v2.
 /// The autoscaler can compute a replica count.
 pub const SCALING_ACTIVE: &str = "ScalingActive";
 
@@ -74,3 +74,9 @@ pub const SCALING_ACTIVE: &str = "ScalingActive";
 pub const ABLE_TO_SCALE: &str = "AbleToScale";
 /// A bound or a policy limits the replica count.
 pub const SCALING_LIMITED: &str = "ScalingLimited";
+
+// InferenceEndpoint.
+/// A node has the accelerator. Absent with accelerator cpu, and where the controller may not read nodes.
+pub const ACCELERATOR_RESOLVED: &str = "AcceleratorResolved";
+/// As Ready of the AIInference.
+pub const INFERENCE_READY: &str = "InferenceReady";

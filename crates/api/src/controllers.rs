@@ -6,8 +6,8 @@
 use kube::core::{ApiResource, DynamicObject};
 
 use crate::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, conditions, labels,
-    trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
+    aiscaler::AIScaler, conditions, labels, trainingjob::TrainingJob,
 };
 
 /// A controller. Its crate, program, image, folder in `deploy`, ServiceAccount and Lease have the same name.
@@ -135,6 +135,27 @@ pub const CONTROLLERS: &[Controller] = &[
             ("southwest.ai", &["aidispatchers"]),
         ],
         reads_agents: true,
+        programs: &[],
+    },
+    Controller {
+        name: "endpoint-controller",
+        description: "Serves models by their names on Kubernetes",
+        kinds: &[Kind {
+            resource: || ApiResource::erase::<InferenceEndpoint>(&()),
+            done: conditions::READY,
+            samples: &["inferenceendpoint.yaml"],
+            further_samples: &["inferenceendpoint-scaler.yaml"],
+        }],
+        children: &[
+            ("ai.infra.example.com", &["aiinferences", "aiscalers"]),
+            ("autoscaling", &["horizontalpodautoscalers"]),
+        ],
+        kept: &[],
+        shared: &[],
+        finalizer: None,
+        marks_pods: false,
+        scales: &[],
+        reads_agents: false,
         programs: &[],
     },
     Controller {

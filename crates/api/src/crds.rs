@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 
 use crate::{
     aidispatcher::{self, AIDispatcher},
-    aiinference::{self, AIInference},
+    aiinference::{
+        self, AIInference,
+        endpoint::{self, InferenceEndpoint},
+    },
     aiscaler::AIScaler,
     trainingjob::{self, TrainingJob},
 };
@@ -34,6 +37,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
             AIDispatcher::crd(),
             json!({"currentPhase": aidispatcher::Phase::Initializing, "observedGeneration": 0}),
         ),
+        (InferenceEndpoint::crd(), json!({"phase": endpoint::Phase::Pending, "observedGeneration": 0})),
     ]
     .into_iter()
     .map(|(mut crd, first_status)| {

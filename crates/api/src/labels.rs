@@ -35,6 +35,13 @@ pub const REFRESH: &str = "ai.infra.example.com/refresh";
 /// Hash of the configuration that a controller last applied to a child, so that fields it no longer sets are removed.
 pub const APPLIED: &str = "ai.infra.example.com/applied";
 
+/// Of the AIInference of an InferenceEndpoint: who sets its replicas, [`REPLICAS_OF_SPEC`] or [`REPLICAS_OF_SCALER`].
+pub const REPLICAS: &str = "ai.infra.example.com/replicas";
+/// Value of [`REPLICAS`]: the controller, from the spec.
+pub const REPLICAS_OF_SPEC: &str = "spec";
+/// Value of [`REPLICAS`]: an autoscaler. The controller does not set them.
+pub const REPLICAS_OF_SCALER: &str = "scaler";
+
 /// Aggregates a ClusterRole into the scaler-controller's, for scaling kinds without built-in rules.
 pub const AGGREGATE_TO_SCALER: &str = "ai.infra.example.com/aggregate-to-scaler";
 

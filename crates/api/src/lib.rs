@@ -1,4 +1,4 @@
-//! The API of the four kinds, and the names that several programs share.
+//! The API of the five kinds, and the names that several programs share.
 //!
 //! The types have validation rules, print columns and docs. `crds` generates the manifests of `deploy/crds` from them.
 //!
@@ -9,6 +9,7 @@
 //!
 //! - `aiinference.rs`: AIInference, and the flags of each engine that only the controller may set.
 //! - `aiinference/source.rs`: where a model is.
+//! - `aiinference/endpoint.rs`: InferenceEndpoint, which is an AIInference with an autoscaler.
 //! - `trainingjob.rs`: TrainingJob, its mutable fields, and the flags of the trainer that only the controller may set.
 //! - `trainingjob/status.rs`: the status of a TrainingJob.
 //! - `aidispatcher.rs`: AIDispatcher.

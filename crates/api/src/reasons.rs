@@ -63,6 +63,8 @@ pub const SCHEDULED: &str = "Scheduled";
 pub const INSUFFICIENT_GPU: &str = "InsufficientGPU";
 /// `Scheduled`: no node has the requested GPU product.
 pub const NO_SUCH_PRODUCT: &str = "NoSuchProduct";
+/// `AcceleratorResolved`: a node has the accelerator.
+pub const RESOLVED: &str = "Resolved";
 /// `Scheduled`: the scheduler finds no node; the message has its reason.
 pub const UNSCHEDULABLE: &str = "Unschedulable";
 /// A scheduling gate holds a pod back.
@@ -279,6 +281,8 @@ pub const PODS_UNKNOWN: &str = "PodsUnknown";
 pub const METRIC_PARTIAL: &str = "MetricPartial";
 /// `ScalingActive`: the metric does not change when the number of replicas changes.
 pub const METRIC_NOT_LOAD_SENSITIVE: &str = "MetricNotLoadSensitive";
+/// `ScalingActive`: the cluster has no API of CPU and memory metrics, so a HorizontalPodAutoscaler cannot scale.
+pub const METRICS_API_MISSING: &str = "MetricsAPIMissing";
 /// True: a counter is used where a gauge is needed, by its name or by its values.
 pub const METRIC_ONLY_GROWS: &str = "MetricOnlyGrows";
 /// The target has 0 replicas, and the metric no value: one that only the target's own pods have never starts any.

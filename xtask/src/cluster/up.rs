@@ -53,7 +53,7 @@ pub(crate) struct UpArgs {
     #[arg(long, default_value_t = 8)]
     gpus: u32,
     /// GPU products, given to the nodes in turn
-    #[arg(long, value_delimiter = ',', default_value = "A100,H100")]
+    #[arg(long, value_delimiter = ',', default_value = "A100,NVIDIA-H100-80GB-HBM3")]
     products: Vec<String>,
     /// Nodes that run containers, beside the simulated ones; then the controllers run in them as Pods (Linux, as root)
     #[arg(long, default_value_t = 0)]

@@ -1,7 +1,10 @@
 //! How requests reach an AIInference, and how two versions of it share them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::KubeSchema;
+use kube::{
+    KubeSchema,
+    core::{Reason, Rule},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,11 +23,60 @@ pub const MAX_STEPS: usize = 16;
 /// Default of `minSeconds` of a step.
 pub const DEFAULT_STEP_SECONDS: i32 = 300;
 
-fn host_names() -> kube::core::Rule {
-    kube::core::Rule::new(
+fn host_names() -> Rule {
+    Rule::new(
         r"self.all(host, host.matches(r'^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))",
     )
     .message("must be host names in lower case, such as chat.example.com or *.example.com, without port")
+}
+
+/// Of a spec with `gateway`, `routeRef` and `canary`, whichever kind has it.
+pub(crate) fn grpc_is_of_triton() -> Rule {
+    Rule::new("!has(self.gateway) || !has(self.gateway.grpc) || self.engine == 'triton'")
+        .message("must be triton with gateway.grpc: no other engine has a gRPC API")
+        .field_path(".engine")
+}
+
+pub(crate) fn has_one_route() -> Rule {
+    Rule::new("!has(self.gateway) || !has(self.routeRef)")
+        .message("must not be set together with gateway: one of them has the route")
+        .field_path(".routeRef")
+}
+
+pub(crate) fn shares_have_a_route() -> Rule {
+    Rule::new(
+        "!has(self.canary) || has(self.gateway) || has(self.routeRef) || \
+         (self.canary.weightPercent == 0 && size(self.canary.steps) == 0)",
+    )
+    .message("or routeRef is required by canary.weightPercent and canary.steps")
+    .field_path(".gateway")
+    .reason(Reason::FieldValueRequired)
+}
+
+pub(crate) fn matches_have_a_gateway() -> Rule {
+    Rule::new(
+        "!has(self.canary) || has(self.gateway) || (size(self.canary.match) == 0 && !self.canary.mirror)",
+    )
+    .message("is required by canary.match and canary.mirror, which routeRef cannot have")
+    .field_path(".gateway")
+    .reason(Reason::FieldValueRequired)
+}
+
+pub(crate) fn rules_fit_a_route() -> Rule {
+    Rule::new(
+        "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16",
+    )
+    .message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")
+    .field_path(".canary")
+}
+
+pub(crate) fn analysis_reads_what_engines_count() -> Rule {
+    Rule::new(
+        "!has(self.canary) || !has(self.canary.analysis) || self.engine == 'vllm' || self.canary.analysis.metrics.all(metric, \
+         metric.name == 'errorRate' || (self.engine == 'tgi' && metric.name in ['tpot', 'e2e']))",
+    )
+    .message("has a metric that the engine does not count: vLLM has all of them, TGI errorRate, tpot and e2e, Triton errorRate")
+    .field_path(".canary")
 }
 
 /// The route through a Gateway of the Gateway API.

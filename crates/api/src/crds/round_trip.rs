@@ -12,8 +12,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, crds::crds,
-    trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
+    aiscaler::AIScaler, crds::crds, trainingjob::TrainingJob,
 };
 
 #[test]
@@ -37,6 +37,11 @@ fn any_aiscaler_survives_a_round_trip() {
 }
 
 #[test]
+fn any_inferenceendpoint_survives_a_round_trip() {
+    survives_a_round_trip::<InferenceEndpoint>("InferenceEndpoint");
+}
+
+#[test]
 fn the_types_and_the_api_server_have_the_same_defaults() {
     let gpu = json!({"count": 1});
     has_equal_defaults::<AIInference>(
@@ -56,6 +61,12 @@ fn the_types_and_the_api_server_have_the_same_defaults() {
         "AIScaler",
         json!({"deploymentName": "web", "metricType": "latency", "targetValue": "200", "maxReplicas": 3,
                "behavior": {"scaleUp": {}}}),
+    );
+    has_equal_defaults::<InferenceEndpoint>(
+        "InferenceEndpoint",
+        json!({"model": "a/b", "accelerator": "h100", "modelStore": {}, "modelVolume": {},
+               "autoscaling": {"minReplicas": 1, "maxReplicas": 2, "metricType": "latency", "targetValue": "200",
+                               "behavior": {"scaleUp": {}}}}),
     );
 }
 
@@ -81,6 +92,11 @@ fn a_new_object_has_the_default_status_of_its_kind() {
         "AIScaler",
         json!({"deploymentName": "web", "metricType": "latency", "targetValue": 200, "maxReplicas": 3}),
         json!({}),
+    );
+    has_a_default_status::<InferenceEndpoint>(
+        "InferenceEndpoint",
+        json!({"model": "a/b", "accelerator": "h100"}),
+        json!({"phase": "Pending"}),
     );
 }
 
@@ -117,6 +133,7 @@ fn every_fixture_reads_as_its_kind_unless_its_comment_says_otherwise() {
                 "TrainingJob" => serde_json::from_value::<TrainingJob>(document).map(|_| ()),
                 "AIDispatcher" => serde_json::from_value::<AIDispatcher>(document).map(|_| ()),
                 "AIScaler" => serde_json::from_value::<AIScaler>(document).map(|_| ()),
+                "InferenceEndpoint" => serde_json::from_value::<InferenceEndpoint>(document).map(|_| ()),
                 later => {
                     assert!(text.starts_with("# Later"), "{later} is not a kind of this project");
                     continue;

@@ -1,12 +1,13 @@
 //! Requirements of every generated definition.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 
 use super::{crds, manifests};
+use crate::aiinference::endpoint::PASSED_THROUGH;
 
 /// The limit on annotations, in which client-side apply stores a copy of the object.
 const MAX_ANNOTATION_BYTES: usize = 262_144;
@@ -98,9 +99,9 @@ fn every_field_is_described() {
 
 #[test]
 fn every_description_documents_whether_a_change_restarts_pods() {
-    for crd in
-        crds().iter().filter(|crd| ["AIInference", "AIDispatcher"].contains(&crd.spec.names.kind.as_str()))
-    {
+    for crd in crds().iter().filter(|crd| {
+        ["AIInference", "AIDispatcher", "InferenceEndpoint"].contains(&crd.spec.names.kind.as_str())
+    }) {
         let schemas = schemas(crd);
         let (_, spec) = schemas.iter().find(|(path, _)| path == ".spec").unwrap();
         for (field, property) in spec.properties.iter().flatten() {
@@ -143,9 +144,54 @@ fn every_kind_is_in_the_category_ai_and_has_its_short_name() {
             (crd.spec.names.plural, crd.spec.names.short_names.unwrap_or_default().join(","))
         })
         .collect();
-    let expected =
-        [("aiinferences", "aii"), ("aiscalers", "ais"), ("trainingjobs", "tj"), ("aidispatchers", "ad")];
+    let expected = [
+        ("aiinferences", "aii"),
+        ("aiscalers", "ais"),
+        ("trainingjobs", "tj"),
+        ("aidispatchers", "ad"),
+        ("inferenceendpoints", "ie"),
+    ];
     assert_eq!(names, expected.map(|(plural, short)| (plural.to_owned(), short.to_owned())));
+}
+
+/// What the endpoint-controller copies must mean the same in both kinds.
+#[test]
+fn a_field_that_an_endpoint_passes_through_has_the_schema_of_the_aiinference() {
+    let crds = crds();
+    let spec = |kind: &str| {
+        let crd = crds.iter().find(|crd| crd.spec.names.kind == kind).unwrap();
+        let schemas = schemas(crd);
+        schemas.into_iter().find(|(path, _)| path == ".spec").unwrap().1.properties.clone().unwrap()
+    };
+    // The text of a field may name its own kind; that of a part of it may not.
+    let without_text =
+        |schema: &JSONSchemaProps| JSONSchemaProps { description: None, default: None, ..schema.clone() };
+    let (endpoint, inference) = (spec("InferenceEndpoint"), spec("AIInference"));
+    let shared: BTreeSet<&str> =
+        endpoint.keys().filter(|field| inference.contains_key(*field)).map(String::as_str).collect();
+    let mut passed = BTreeSet::from(PASSED_THROUGH);
+    // Set by an autoscaler, too.
+    passed.insert("replicas");
+    assert_eq!(shared, passed, "a field of both kinds is passed through");
+    for field in PASSED_THROUGH {
+        assert_eq!(without_text(&endpoint[field]), without_text(&inference[field]), "{field}");
+    }
+}
+
+#[test]
+fn the_metric_of_an_endpoint_has_the_schema_of_the_aiscaler() {
+    let crds = crds();
+    let fields = |kind: &str, path: &str| {
+        let crd = crds.iter().find(|crd| crd.spec.names.kind == kind).unwrap();
+        let schemas = schemas(crd);
+        schemas.into_iter().find(|(found, _)| found == path).unwrap().1.properties.clone().unwrap()
+    };
+    let endpoint = fields("InferenceEndpoint", ".spec.autoscaling");
+    let scaler = fields("AIScaler", ".spec");
+    let without_text = |schema: &JSONSchemaProps| JSONSchemaProps { description: None, ..schema.clone() };
+    for field in ["metricType", "targetValue", "source", "behavior", "fallback"] {
+        assert_eq!(without_text(&endpoint[field]), without_text(&scaler[field]), "{field}");
+    }
 }
 
 /// Paths of all schemas for which `complaint` returns a text.

@@ -446,7 +446,8 @@ fn seen_routes(observed: &Observed) -> Option<Routes> {
 /// What the gateways say about the routes that have the shares. `None`: there is no HTTPRoute.
 fn answer_of(observed: &Observed) -> Option<Answer> {
     let is_foreign = observed.inference.spec.route_ref.is_some();
-    let http = answer(stored(observed)?, if is_foreign { Asked::Accepted } else { Asked::All });
+    let stored = stored(observed)?;
+    let http = answer(stored, if is_foreign { referred::asked(stored) } else { Asked::All });
     let pools = pool::refused(observed).unwrap_or(Answer::Accepted);
     let http = if http == Answer::Accepted { pools } else { http };
     let grpc = grpc_of(&observed.inference).filter(|_| !observed.has_no_grpc_routes);

@@ -37,7 +37,7 @@ fn covers_field(seen: &Map<String, Value>, name: &str, wanted: &Value, quantitie
 }
 
 fn holds_quantities(field: &str) -> bool {
-    matches!(field, "limits" | "requests" | "sizeLimit")
+    matches!(field, "limits" | "requests" | "sizeLimit" | "averageValue")
 }
 
 /// Lists whose items have names are merged by name, so other managers may add items; any other list is applied whole.

@@ -31,6 +31,7 @@ use crate::{
 };
 
 mod creation;
+mod handover;
 mod replacement;
 
 pub use creation::PUT_BACK_LABELS;

@@ -269,7 +269,8 @@ fn holds(NodeExpression { key, operator, values }: &NodeExpression, node: &NodeV
 }
 
 /// Whether the node has one of the products; true if none are given.
-fn is_of(node: &NodeView, products: &[NodeLabel]) -> bool {
+/// Whether a node has one of these labels, of those that views keep. No label is every node.
+pub fn is_of(node: &NodeView, products: &[NodeLabel]) -> bool {
     let has = |product: &NodeLabel| {
         node.label(&product.key).is_some_and(|value| product.values.iter().any(|wanted| wanted == value))
             && !product.without.iter().any(|excluded| is_excluded(node, excluded))

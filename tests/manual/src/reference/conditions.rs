@@ -13,8 +13,8 @@ const REASONS: &str = "crates/api/src/reasons.rs";
 pub(super) fn page() -> anyhow::Result<String> {
     let mut page = "# Conditions and reasons\n\nThe page of a kind says what to do about each of them: \
                     [AIInference](../aiinference.md), [TrainingJob](../trainingjob.md), \
-                    [AIDispatcher](../aidispatcher.md), [AIScaler](../aiscaler.md). Scripts and alerts may rely on \
-                    these names.\n"
+                    [AIDispatcher](../aidispatcher.md), [AIScaler](../aiscaler.md), \
+                    [InferenceEndpoint](../inferenceendpoint.md). Scripts and alerts may rely on these names.\n"
         .to_owned();
     for (heading, path) in [("Conditions", CONDITIONS), ("Reasons", REASONS)] {
         writeln!(page, "\n## {heading}\n\n| name | meaning |\n|---|---|")?;

@@ -12,13 +12,14 @@ use super::{cell, conditions::text_of};
 use crate::sources::Sources;
 
 /// Where families are declared, and who serves them.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("Every controller", "crates/runtime/src/"),
     ("Controllers that read metrics agents", "crates/metrics-client/src/"),
     ("inference-controller", "crates/inference-controller/src/"),
     ("training-controller", "crates/training-controller/src/"),
     ("dispatcher-controller", "crates/dispatcher-controller/src/"),
     ("scaler-controller", "crates/scaler-controller/src/"),
+    ("endpoint-controller", "crates/endpoint-controller/src/"),
     ("metrics-agent", "crates/metrics-agent/src/"),
     ("monitor, in pods of workers", "crates/monitor/src/"),
 ];

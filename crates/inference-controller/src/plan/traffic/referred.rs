@@ -33,7 +33,7 @@ pub(super) fn seen(inference: &AIInference, reference: &RouteRef, stored: Option
     let share = |weight, is_known| Share { weight, is_known, ..Share::default() };
     let Some(stored) = stored else {
         // Without it, the gateways send nothing.
-        return Route { share: share(0, false), is_accepted: true, is_foreign: true };
+        return Route { share: share(0, false), is_accepted: true, is_unresolved: false, is_foreign: true };
     };
     let share = match backends(inference, reference, stored) {
         Ok(backends) => share(backends.percent(), true),
@@ -43,7 +43,14 @@ pub(super) fn seen(inference: &AIInference, reference: &RouteRef, stored: Option
             share(weights.max().unwrap_or_default(), false)
         }
     };
-    Route { share, is_accepted: answer(stored, Asked::Accepted) == Answer::Accepted, is_foreign: true }
+    let is_accepted = answer(stored, Asked::Accepted) == Answer::Accepted;
+    let is_unresolved = answer(stored, asked(stored)) != Answer::Accepted;
+    Route { share, is_accepted, is_unresolved, is_foreign: true }
+}
+
+/// Whether all Services are found is one condition for all rules. Rules of others may name Services that are missing.
+pub(super) fn asked(stored: &HttpRoute) -> Asked {
+    if stored.spec.rules.len() == 1 { Asked::All } else { Asked::Accepted }
 }
 
 /// What has to be changed in the HTTPRoute before the two versions can share it.

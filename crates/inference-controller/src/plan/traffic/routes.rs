@@ -1,6 +1,6 @@
 //! The routes of one object as the state machine sees them: as one. Pure.
 //!
-//! `spec.gateway` has an HTTPRoute and, with `grpc`, a GRPCRoute; `spec.routeRef` has one of somebody else. Each is written
+//! `spec.gateway` has an HTTPRoute and, with `grpc`, a GRPCRoute; `spec.routeRef` has one of a user. Each is written
 //! by itself, so between two writes they may differ. No step goes on then: each first gets what the state machine wants of
 //! both.
 
@@ -31,6 +31,7 @@ impl Routes {
         let Route { share: of_http, is_foreign, .. } = self.http;
         Route {
             share: self.all().fold(of_http, |share, route| share.or(route.share)),
+            is_unresolved: self.all().any(|route| route.is_unresolved),
             is_accepted: self.are_accepted() && self.all().all(|route| route.share == of_http),
             is_foreign,
         }
@@ -42,10 +43,10 @@ impl Routes {
     }
 
     /// A share falls in each of them at once. It rises in one only after the last writes of all were accepted, and after that
-    /// one has named the Service with a weight of 0.
+    /// one has named the Service with a weight of 0, and the gateways have found it.
     pub(super) fn shares(&self, planned: Share) -> Shares {
-        let are_accepted = self.are_accepted();
-        self.each(|route| match are_accepted && route.share.is_known {
+        let may_rise = self.are_accepted() && !self.all().any(|route| route.is_unresolved);
+        self.each(|route| match may_rise && route.share.is_known {
             true => planned,
             false => planned.at_most(route.share),
         })
@@ -72,7 +73,8 @@ mod tests {
     use super::*;
 
     fn route(weight: i32, is_known: bool, is_accepted: bool) -> Route {
-        Route { share: Share { weight, is_known, ..Share::default() }, is_accepted, is_foreign: false }
+        let share = Share { weight, is_known, ..Share::default() };
+        Route { share, is_accepted, ..Route::default() }
     }
 
     fn planned(weight: i32) -> Share {

@@ -88,6 +88,8 @@ pub(crate) struct Route {
     pub(crate) share: Share,
     /// All gateways have accepted these rules.
     pub(crate) is_accepted: bool,
+    /// A gateway does not find one of the Services. At rest that is the candidate's, of a route that its user has written.
+    pub(crate) is_unresolved: bool,
     /// It is that of `spec.routeRef`, whose owner decides which Services it names.
     pub(crate) is_foreign: bool,
 }
@@ -295,7 +297,7 @@ fn is_needed(seen: &Seen) -> bool {
 /// Takes the requests from the candidate, waits until they have ended, and then removes it.
 fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) -> Next {
     let before = CanaryStatus { phase: Some(phase), step_started_at: None, ..before };
-    let Route { share, is_accepted, is_foreign } = seen.route.unwrap_or_default();
+    let Route { share, is_accepted, is_foreign, .. } = seen.route.unwrap_or_default();
     let known = Share { is_known: share.is_known, ..Share::default() };
     if is_needed(seen) {
         return with_seen(CanaryStatus { draining_since: None, ..before }, share, Wanted::Kept, seen, None);

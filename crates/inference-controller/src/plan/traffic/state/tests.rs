@@ -350,13 +350,13 @@ fn a_loss_counts_once_however_long_its_weight_stays() {
     assert_eq!(world.route.share.weight, 10);
     (world.is_unfit, world.is_sound, world.ready) = (true, false, 0);
     for _ in 0..4 {
-        world.reconcile(3);
+        world.reconcile(4);
         assert_eq!((world.route.share.weight, world.status.as_ref().unwrap().lost), (10, 1));
     }
     world.is_sound = true;
     world.go_on(2, 10);
     world.ready = 0;
-    world.reconcile(3);
+    world.reconcile(4);
     assert_eq!(world.status.as_ref().unwrap().lost, 2, "the next one");
 }
 

@@ -1,0 +1,107 @@
+//! Sends a plan in a fixed order: the AIInference, deletions of autoscalers, the autoscaler, status, events. It decides
+//! nothing. The first failure ends this sequence, so the status never reports what did not happen.
+
+use std::time::Duration;
+
+use api::{aiinference::endpoint::InferenceEndpoint, reasons};
+use jiff::Timestamp;
+use runtime::{
+    reconcile::Applied,
+    write::{
+        apply::{ApplyError, Written},
+        refusal::Refusal,
+    },
+};
+use serde_json::json;
+
+use crate::{
+    Context, HANDOVER,
+    plan::{
+        Handover, InferenceWrite, Plan,
+        scaler::{Superfluous, Wanted},
+    },
+};
+
+pub(crate) async fn apply(
+    ctx: &Context,
+    endpoint: &InferenceEndpoint,
+    plan: &Plan,
+    now: Timestamp,
+) -> Result<Applied, ApplyError> {
+    let Plan { handover, inference, superfluous, scaler, status, events, facts, requeue_after } = plan;
+    if let Some(facts) = facts {
+        ctx.fact_times.note(endpoint.metadata.uid.as_deref().unwrap_or_default(), facts, now);
+    }
+    let children = Children {
+        handover: handover.as_ref(),
+        inference: inference.as_ref(),
+        superfluous,
+        scaler: scaler.as_ref(),
+    };
+    let contest = match apply_children(ctx, endpoint, children, now).await {
+        Ok(wait) => wait,
+        Err(error) => return Refusal::of(error).map(Applied::Refused),
+    };
+    ctx.writer.apply_status(&ctx.endpoints, endpoint, status).await?;
+    for note in events {
+        ctx.recorder.publish(endpoint, note, now).await;
+    }
+    Ok(Applied::All { requeue_after: requeue_after.into_iter().chain(&contest).min().copied() })
+}
+
+/// The parts of a plan that are about children.
+struct Children<'a> {
+    handover: Option<&'a Handover>,
+    inference: Option<&'a InferenceWrite>,
+    superfluous: &'a [Superfluous],
+    scaler: Option<&'a Wanted>,
+}
+
+/// The wait until a contested write is repeated. While the AIInference is contested, its autoscaler is not written: this
+/// controller may still set the replicas.
+async fn apply_children(
+    ctx: &Context,
+    endpoint: &InferenceEndpoint,
+    children: Children<'_>,
+    now: Timestamp,
+) -> Result<Option<Duration>, ApplyError> {
+    let Children { handover, inference, superfluous, scaler } = children;
+    if let Some(Handover { inference, replicas }) = handover {
+        ctx.inferences.hold(inference, &json!({"replicas": replicas}), HANDOVER).await?;
+    }
+    if let Some(InferenceWrite { rendered, planned_on }) = inference {
+        let written = match planned_on {
+            Some(version) => ctx.inferences.apply_to_version(rendered, Some(version)).await?,
+            None => ctx.inferences.apply(rendered).await?,
+        };
+        if let Some(wait) = contested(ctx, endpoint, written, now).await {
+            return Ok(Some(wait));
+        }
+    }
+    for child in superfluous {
+        match child {
+            Superfluous::HorizontalPodAutoscaler(hpa) => ctx.hpas.delete_child(hpa).await?,
+            Superfluous::AIScaler(scaler) => ctx.scalers.delete_child(scaler).await?,
+        }
+    }
+    let Some(scaler) = scaler else { return Ok(None) };
+    let written = match scaler {
+        Wanted::HorizontalPodAutoscaler(hpa) => ctx.hpas.apply(hpa).await?,
+        Wanted::AIScaler(scaler) => ctx.scalers.apply(scaler).await?,
+    };
+    Ok(contested(ctx, endpoint, written, now).await)
+}
+
+async fn contested(
+    ctx: &Context,
+    endpoint: &InferenceEndpoint,
+    written: Written,
+    now: Timestamp,
+) -> Option<Duration> {
+    let Written::Contested(contest) = written else { return None };
+    if let Some(note) = contest.note(reasons::FIELD_CONFLICT) {
+        // At once: a later step may fail, and the contest is new only this time.
+        ctx.recorder.publish(endpoint, &note, now).await;
+    }
+    Some(contest.wait)
+}

@@ -1,0 +1,260 @@
+//! The phase and the conditions of an InferenceEndpoint, each with a reason and a message. Pure.
+//!
+//! What the AIInference and the autoscaler say is copied with reason and message. Transition times are set in `status`.
+
+use std::borrow::Cow;
+
+use api::{
+    aiinference,
+    aiinference::endpoint::{MetricSpec, Phase},
+    conditions, reasons,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use runtime::write::refusal::Refusal;
+
+use crate::{
+    child::{Active, InferenceView},
+    observe::{MetricsApi, Observed},
+    validate::{Accelerator, Invalid, Scaler, ValidAutoscaling, ValidEndpoint},
+};
+
+/// Phase and conditions without transition times.
+#[derive(Debug)]
+pub(super) struct Assessment {
+    pub(super) phase: Phase,
+    pub(super) verdicts: Vec<Statement>,
+    /// Nothing is wrong, and more will be known soon.
+    pub(super) comes_up: bool,
+}
+
+/// A condition without its time.
+#[derive(Clone, Debug)]
+pub(super) struct Statement {
+    pub(super) type_: &'static str,
+    pub(super) holds: bool,
+    /// A constant of this controller, or the reason that a child gives.
+    pub(super) reason: Cow<'static, str>,
+    pub(super) message: String,
+}
+
+pub(super) fn of_valid(
+    valid: &ValidEndpoint,
+    observed: &Observed,
+    accelerator: Option<Statement>,
+) -> Assessment {
+    let accepted = holds(conditions::ACCEPTED, reasons::VALID, "the spec is valid".to_owned());
+    let current = observed.inference.own().filter(|inference| is_current(inference, valid));
+    let Some(inference) = current else { return coming(accepted, accelerator, valid, observed) };
+    let status = &inference.status;
+    let serves = copied(conditions::INFERENCE_READY, inference.condition(conditions::READY));
+    let mut verdicts = vec![accepted];
+    verdicts.extend(accelerator);
+    verdicts.extend(serves.clone());
+    verdicts.extend(scaling(valid, observed));
+    let ready = match &serves {
+        Some(serves) if serves.holds => Statement { type_: conditions::READY, ..serves.clone() },
+        Some(serves) => {
+            // A node that has gone explains why pods do not start.
+            let failing =
+                verdicts.iter().find(|verdict| !verdict.holds && verdict.type_ != conditions::SCALING_ACTIVE);
+            Statement { type_: conditions::READY, ..failing.unwrap_or(serves).clone() }
+        }
+        None => fails(conditions::READY, reasons::WAITING, waits_for_status()),
+    };
+    let phase = phase(&ready, inference);
+    let reconciling = inference.condition(conditions::RECONCILING);
+    let stalled = inference.condition(conditions::STALLED);
+    let is_silent = inference.condition(conditions::READY).is_none();
+    verdicts.push(ready);
+    verdicts.extend(copied(conditions::STALLED, stalled));
+    match reconciling {
+        Some(_) => verdicts.extend(copied(conditions::RECONCILING, reconciling)),
+        None if is_silent => {
+            verdicts.push(holds(conditions::RECONCILING, reasons::WAITING, waits_for_status()));
+        }
+        None => {}
+    }
+    let comes_up =
+        phase == Phase::Progressing && stalled.is_none() && status.phase != Some(aiinference::Phase::Failed);
+    Assessment { phase, verdicts, comes_up }
+}
+
+/// The AIInference does not exist yet, or does not have this generation yet.
+fn coming(
+    accepted: Statement,
+    accelerator: Option<Statement>,
+    valid: &ValidEndpoint,
+    observed: &Observed,
+) -> Assessment {
+    let message = match (observed.serves_inferences, observed.inference.own()) {
+        (false, _) => {
+            "the cluster does not have the kind AIInference; install deploy/crds and the inference-controller"
+        }
+        (true, None) => "the AIInference is being created",
+        (true, Some(_)) => "the AIInference takes over this generation",
+    };
+    let mut verdicts = vec![accepted];
+    verdicts.extend(accelerator);
+    verdicts.push(fails(conditions::INFERENCE_READY, reasons::WAITING, message.to_owned()));
+    verdicts.extend(scaling(valid, observed));
+    verdicts.push(fails(conditions::READY, reasons::WAITING, message.to_owned()));
+    verdicts.push(holds(conditions::RECONCILING, reasons::WAITING, message.to_owned()));
+    let phase = if observed.inference.own().is_some() { Phase::Progressing } else { Phase::Pending };
+    Assessment { phase, verdicts, comes_up: observed.serves_inferences }
+}
+
+/// What serves keeps serving.
+pub(super) fn of_invalid(invalid: &Invalid) -> Assessment {
+    let message = invalid.to_string();
+    Assessment {
+        phase: Phase::Failed,
+        verdicts: vec![
+            fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()),
+            fails(conditions::READY, reasons::INVALID_SPEC, message.clone()),
+            holds(conditions::STALLED, reasons::INVALID_SPEC, message),
+        ],
+        comes_up: false,
+    }
+}
+
+/// A child was refused, or its name is taken.
+pub(super) fn of_refused(refusal: &Refusal, assessment: Assessment) -> Assessment {
+    let (reason, message) = match refusal {
+        // The garbage collector is about to delete the child of the deleted owner; no fault.
+        Refusal::Leftover { .. } => return assessment,
+        Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
+        Refusal::Denied(message) => (reasons::DENIED, message),
+        Refusal::Invalid(message) => (reasons::INVALID_SPEC, message),
+    };
+    let mut verdicts = assessment.verdicts;
+    let replaced = [conditions::READY, conditions::RECONCILING, conditions::STALLED];
+    verdicts.retain(|verdict| !replaced.contains(&verdict.type_));
+    if let (Refusal::Invalid(_), Some(accepted)) = (refusal, verdicts.first_mut()) {
+        *accepted = fails(conditions::ACCEPTED, reason, message.clone());
+    }
+    verdicts.push(fails(conditions::READY, reason, message.clone()));
+    verdicts.push(holds(conditions::STALLED, reason, message.clone()));
+    Assessment { phase: Phase::Failed, verdicts, comes_up: false }
+}
+
+/// Whether the AIInference was rendered from this generation, and its status is about it.
+fn is_current(inference: &InferenceView, valid: &ValidEndpoint) -> bool {
+    inference.rendered_from == Some(valid.generation)
+        && inference.metadata.generation == Some(inference.status.observed_generation)
+}
+
+fn phase(ready: &Statement, inference: &InferenceView) -> Phase {
+    let has_failed = inference.status.phase == Some(aiinference::Phase::Failed);
+    match (ready.holds, has_failed) {
+        (true, _) => Phase::Ready,
+        (false, _) if ready.reason == reasons::STOPPED => Phase::Stopped,
+        (false, true) if inference.status.ready_replicas > 0 => Phase::Degraded,
+        (false, true) => Phase::Failed,
+        (false, false) => Phase::Progressing,
+    }
+}
+
+/// Absent without autoscaling.
+fn scaling(valid: &ValidEndpoint, observed: &Observed) -> Option<Statement> {
+    let autoscaling = valid.autoscaling.as_ref()?;
+    let type_ = conditions::SCALING_ACTIVE;
+    Some(match autoscaling.scaler {
+        Scaler::HorizontalPodAutoscaler => {
+            let active = observed.hpa.own().and_then(|hpa| hpa.active.as_ref());
+            by_hpa(valid, autoscaling, active, observed.metrics_api)
+        }
+        Scaler::AIScaler if !observed.serves_scalers => fails(
+            type_,
+            reasons::WAITING,
+            "the cluster does not have the kind AIScaler; install deploy/crds and the scaler-controller"
+                .to_owned(),
+        ),
+        Scaler::AIScaler => match observed.scaler.own().and_then(|scaler| scaler.active.as_ref()) {
+            Some(active) => of_active(type_, active),
+            None => fails(type_, reasons::WAITING, "the AIScaler has not decided yet".to_owned()),
+        },
+    })
+}
+
+/// CPU and memory do not show the load of an engine on GPUs. So what the HorizontalPodAutoscaler says is not enough.
+fn by_hpa(
+    valid: &ValidEndpoint,
+    autoscaling: &ValidAutoscaling,
+    active: Option<&Active>,
+    api: MetricsApi,
+) -> Statement {
+    let type_ = conditions::SCALING_ACTIVE;
+    let is_missing = match api {
+        MetricsApi::Missing => true,
+        MetricsApi::Unknown => active.is_some_and(says_api_is_missing),
+        MetricsApi::Unavailable | MetricsApi::Available => false,
+    };
+    let instead = "set autoscaling.metricType, such as queue_depth, instead of metrics";
+    if is_missing {
+        let message =
+            format!("the cluster has no metrics of CPU and memory: install metrics-server, or {instead}");
+        return fails(type_, reasons::METRICS_API_MISSING, message);
+    }
+    if api == MetricsApi::Unavailable {
+        let message =
+            format!("the API of CPU and memory metrics does not answer: mend metrics-server, or {instead}");
+        return fails(type_, reasons::METRICS_API_MISSING, message);
+    }
+    if matches!(valid.accelerator, Accelerator::Gpus { .. }) {
+        let names: Vec<&str> = autoscaling.spec.metrics.iter().map(resource).collect();
+        let complaint = active.filter(|active| !active.holds);
+        let says = complaint.map(|active| format!("; the HorizontalPodAutoscaler: {}", active.message));
+        let message = format!(
+            "{} does not show the load of an engine on GPUs: set autoscaling.metricType queue_depth instead of metrics{}",
+            names.join(" and "),
+            says.unwrap_or_default()
+        );
+        return holds(type_, reasons::METRIC_NOT_LOAD_SENSITIVE, message);
+    }
+    match active {
+        Some(active) => of_active(type_, active),
+        None => fails(type_, reasons::WAITING, "the HorizontalPodAutoscaler has not decided yet".to_owned()),
+    }
+}
+
+/// Words of the HorizontalPodAutoscaler, for a controller that cannot look itself.
+fn says_api_is_missing(active: &Active) -> bool {
+    !active.holds
+        && active.message.contains("could not find the requested resource")
+        && active.message.contains("metrics.k8s.io")
+}
+
+fn resource(metric: &MetricSpec) -> &str {
+    let of_pod = metric.resource.as_ref().map(|resource| resource.name.as_str());
+    let of_container = metric.container_resource.as_ref().map(|resource| resource.name.as_str());
+    of_pod.or(of_container).unwrap_or_default()
+}
+
+fn waits_for_status() -> String {
+    "the inference-controller has not reported yet".to_owned()
+}
+
+/// A condition of a child under this type.
+fn copied(type_: &'static str, condition: Option<&Condition>) -> Option<Statement> {
+    let Condition { status, reason, message, .. } = condition?;
+    Some(Statement {
+        type_,
+        holds: status == "True",
+        reason: reason.clone().into(),
+        message: message.clone(),
+    })
+}
+
+fn of_active(type_: &'static str, Active { holds, reason, message }: &Active) -> Statement {
+    // A condition needs a reason.
+    let reason = if reason.is_empty() { reasons::WAITING.into() } else { reason.clone().into() };
+    Statement { type_, holds: *holds, reason, message: message.clone() }
+}
+
+pub(super) fn holds(type_: &'static str, reason: &'static str, message: String) -> Statement {
+    Statement { type_, holds: true, reason: reason.into(), message }
+}
+
+pub(super) fn fails(type_: &'static str, reason: &'static str, message: String) -> Statement {
+    Statement { type_, holds: false, reason: reason.into(), message }
+}

@@ -1,0 +1,37 @@
+//! Events: that an endpoint became ready, and a new reason of its own that a person should read. Pure.
+//!
+//! What the AIInference and the AIScaler have to say is in their own events.
+
+use std::borrow::Cow;
+
+use api::{aiinference::endpoint::InferenceEndpointStatus, conditions, reasons};
+use runtime::write::events::{Note, Severity};
+
+use super::conditions::{Assessment, Statement};
+
+pub(super) fn of_change(before: Option<&InferenceEndpointStatus>, assessment: &Assessment) -> Vec<Note> {
+    let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
+    let is_new = |statement: &Statement| {
+        let mut same = known.iter().filter(|known| known.type_ == statement.type_);
+        !same.any(|known| known.reason == *statement.reason && (known.status == "True") == statement.holds)
+    };
+    assessment.verdicts.iter().filter(|statement| is_new(statement)).filter_map(note).collect()
+}
+
+fn note(statement: &Statement) -> Option<Note> {
+    let Statement { type_, holds, reason, message } = statement;
+    let message = message.clone();
+    if *type_ == conditions::READY && *holds {
+        return Some(Note { severity: Severity::Normal, reason: reasons::READY, message });
+    }
+    let Cow::Borrowed(reason) = reason else { return None };
+    let is_told_by_another = [conditions::STALLED, conditions::RECONCILING].contains(type_)
+        // Ready repeats the reason of this one.
+        || (*type_ == conditions::ACCEPTED && !holds);
+    let needs_person = !holds || *reason == reasons::METRIC_NOT_LOAD_SENSITIVE;
+    (needs_person && !is_told_by_another && *reason != reasons::WAITING).then(|| Note {
+        severity: Severity::Warning,
+        reason,
+        message,
+    })
+}

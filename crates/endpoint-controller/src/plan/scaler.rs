@@ -1,0 +1,81 @@
+//! The autoscaler of an endpoint: at most one, of one of two kinds. Pure.
+//!
+//! Of two kinds the old one is deleted first. The new one is created when the old one is gone.
+
+use api::{aiinference::AIInference, aiscaler::AIScaler};
+use k8s_openapi::{
+    api::autoscaling::v2::HorizontalPodAutoscaler, apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::Resource;
+use serde_json::{Map, Value, json};
+
+use super::{inference::metadata, replicas::Course};
+use crate::{
+    child::Rendered,
+    observe::{Observed, Sighting},
+    validate::{Scaler, ValidAutoscaling, ValidEndpoint},
+};
+
+/// The autoscaler to apply.
+pub(crate) enum Wanted {
+    HorizontalPodAutoscaler(Box<Rendered<HorizontalPodAutoscaler>>),
+    AIScaler(Box<Rendered<AIScaler>>),
+}
+
+/// An autoscaler that is not wanted any more, with its uid and version. Only its metadata is set.
+pub(crate) enum Superfluous {
+    HorizontalPodAutoscaler(Box<Rendered<HorizontalPodAutoscaler>>),
+    AIScaler(Box<Rendered<AIScaler>>),
+}
+
+pub(super) fn wanted(valid: &ValidEndpoint, observed: &Observed, course: &Course) -> Option<Wanted> {
+    let autoscaling = valid.autoscaling.as_ref().filter(|_| course.may_scale)?;
+    let target = json!({
+        "apiVersion": AIInference::api_version(&()),
+        "kind": AIInference::kind(&()),
+        "name": valid.name,
+    });
+    match autoscaling.scaler {
+        Scaler::HorizontalPodAutoscaler => observed.scaler.own().is_none().then(|| {
+            let spec = of_hpa(autoscaling, &target);
+            Wanted::HorizontalPodAutoscaler(Box::new(Rendered::new(metadata(valid), spec)))
+        }),
+        Scaler::AIScaler => observed.hpa.own().is_none().then(|| {
+            let spec = of_scaler(autoscaling, &target);
+            Wanted::AIScaler(Box::new(Rendered::new(metadata(valid), spec)))
+        }),
+    }
+}
+
+pub(super) fn superfluous(valid: &ValidEndpoint, observed: &Observed) -> Vec<Superfluous> {
+    let wanted = valid.autoscaling.as_ref().map(|autoscaling| autoscaling.scaler);
+    let hpa = unwanted(&observed.hpa, wanted == Some(Scaler::HorizontalPodAutoscaler));
+    let scaler = unwanted(&observed.scaler, wanted == Some(Scaler::AIScaler));
+    let hpa =
+        hpa.map(|meta| Superfluous::HorizontalPodAutoscaler(Box::new(Rendered::new(meta, Value::Null))));
+    let scaler = scaler.map(|meta| Superfluous::AIScaler(Box::new(Rendered::new(meta, Value::Null))));
+    hpa.into_iter().chain(scaler).collect()
+}
+
+fn unwanted<V: Resource>(seen: &Sighting<V>, is_wanted: bool) -> Option<ObjectMeta> {
+    let meta = seen.own().filter(|_| !is_wanted)?.meta();
+    meta.deletion_timestamp.is_none().then(|| meta.clone())
+}
+
+fn of_hpa(ValidAutoscaling { spec, scaler: _ }: &ValidAutoscaling, target: &Value) -> Value {
+    json!({
+        "scaleTargetRef": target,
+        "minReplicas": spec.min_replicas,
+        "maxReplicas": spec.max_replicas,
+        "metrics": spec.metrics,
+    })
+}
+
+/// The fields have the types of AIScaler.
+fn of_scaler(ValidAutoscaling { spec, scaler: _ }: &ValidAutoscaling, target: &Value) -> Value {
+    let given = serde_json::to_value(spec).unwrap_or_default();
+    let mut fields: Map<String, Value> = given.as_object().cloned().unwrap_or_default();
+    fields.remove("metrics");
+    fields.insert("targetRef".to_owned(), target.clone());
+    Value::Object(fields)
+}

@@ -1,0 +1,251 @@
+//! What is planned for an endpoint in each state.
+
+use api::{
+    aiinference::endpoint::{InferenceEndpointStatus, Phase},
+    conditions, labels,
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    observe::MetricsApi,
+    tests::{at, by_cpu, by_queue, condition, endpoint, hpa, inference, observed, scaler, settings},
+};
+
+fn planned(observed: &Observed) -> Plan {
+    plan(observed, &settings(), at(0))
+}
+
+/// The replicas that are applied, who sets them, and the replicas that are held first.
+fn replicas(plan: &Plan) -> (Value, String, Option<i32>) {
+    let rendered = &plan.inference.as_ref().unwrap().rendered;
+    let annotations = rendered.metadata.annotations.clone().unwrap();
+    let handover = plan.handover.as_ref().map(|handover| handover.replicas);
+    (rendered.spec["replicas"].clone(), annotations[labels::REPLICAS].clone(), handover)
+}
+
+fn of_spec(replicas: i32) -> (Value, String, Option<i32>) {
+    (json!(replicas), "spec".to_owned(), None)
+}
+
+fn of_scaler(handover: Option<i32>) -> (Value, String, Option<i32>) {
+    (Value::Null, "scaler".to_owned(), handover)
+}
+
+fn said(status: &InferenceEndpointStatus, type_: &str) -> Option<(String, String)> {
+    let found = status.conditions.iter().find(|condition| condition.type_ == type_)?;
+    Some((found.status.clone(), found.reason.clone()))
+}
+
+fn is(status: &str, reason: &str) -> Option<(String, String)> {
+    Some((status.to_owned(), reason.to_owned()))
+}
+
+#[test]
+fn the_first_number_is_within_the_bounds_and_no_autoscaler_exists_before_the_hand_over() {
+    let new = observed(endpoint(&json!({"replicas": 3})));
+    assert_eq!(replicas(&planned(&new)), of_spec(3));
+    for (given, first) in [(1, 2), (3, 3), (99, 10)] {
+        let new = observed(endpoint(&json!({"replicas": given, "autoscaling": by_cpu()})));
+        let plan = planned(&new);
+        assert_eq!(replicas(&plan), of_spec(first));
+        assert!(plan.scaler.is_none() && plan.requeue_after == Some(Duration::ZERO));
+    }
+}
+
+#[test]
+fn the_replicas_are_held_at_the_live_value_before_they_are_no_longer_applied() {
+    let mut seen = observed(endpoint(&json!({"replicas": 3, "autoscaling": by_queue()})));
+    // Also where somebody has taken the annotation off.
+    for setter in [Some("spec"), None, Some("nonsense")] {
+        seen.inference = inference(5, setter, &json!({}));
+        let plan = planned(&seen);
+        assert_eq!(replicas(&plan), of_scaler(Some(5)));
+        assert!(matches!(plan.scaler, Some(Wanted::AIScaler(_))));
+    }
+    seen.inference = inference(7, Some("scaler"), &json!({}));
+    assert_eq!(replicas(&planned(&seen)), of_scaler(None), "whatever the spec says");
+    // An autoscaler would leave 0 replicas as they are.
+    seen.inference = inference(0, Some("spec"), &json!({}));
+    assert_eq!(replicas(&planned(&seen)), of_spec(3));
+}
+
+#[test]
+fn the_replicas_are_taken_back_at_the_live_value_when_the_autoscaler_is_gone() {
+    let mut seen = observed(endpoint(&json!({"replicas": 3})));
+    seen.inference = inference(7, Some("scaler"), &json!({}));
+    seen.hpa = hpa(&condition("ScalingActive", "True", "ValidMetricFound"));
+    let plan = planned(&seen);
+    assert_eq!(replicas(&plan), of_scaler(None));
+    assert!(matches!(plan.superfluous.as_slice(), [Superfluous::HorizontalPodAutoscaler(_)]));
+    seen.hpa = Sighting::Absent;
+    let plan = planned(&seen);
+    assert_eq!(replicas(&plan), of_spec(7));
+    assert_eq!(plan.inference.as_ref().unwrap().planned_on.as_deref(), Some("12"), "of this very version");
+    seen.inference = inference(7, Some("spec"), &json!({}));
+    assert_eq!(replicas(&planned(&seen)), of_spec(3), "then the spec counts");
+}
+
+#[test]
+fn the_other_autoscaler_is_made_when_the_old_one_is_gone() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_queue()})));
+    seen.inference = inference(4, Some("scaler"), &json!({}));
+    seen.hpa = hpa(&condition("ScalingActive", "True", "ValidMetricFound"));
+    let plan = planned(&seen);
+    assert!(plan.scaler.is_none() && plan.superfluous.len() == 1);
+    if let Sighting::Own(hpa) = &mut seen.hpa {
+        hpa.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
+    }
+    let plan = planned(&seen);
+    assert!(plan.scaler.is_none() && plan.superfluous.is_empty(), "its end is awaited");
+    seen.hpa = Sighting::Absent;
+    assert!(matches!(planned(&seen).scaler, Some(Wanted::AIScaler(_))));
+}
+
+#[test]
+fn a_taken_name_is_a_conflict_and_nothing_is_written() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_cpu()})));
+    seen.hpa = Sighting::Foreign { owner: "no controller".to_owned() };
+    let plan = planned(&seen);
+    assert!(plan.inference.is_none() && plan.scaler.is_none() && plan.superfluous.is_empty());
+    assert_eq!(said(&plan.status, conditions::READY), is("False", "OwnershipConflict"));
+    assert_eq!(said(&plan.status, conditions::STALLED), is("True", "OwnershipConflict"));
+    assert_eq!(plan.status.phase, Some(Phase::Failed));
+    // That of the kind that is not wanted is in nobody's way.
+    let mut seen = observed(endpoint(&json!({})));
+    seen.scaler = Sighting::Foreign { owner: "no controller".to_owned() };
+    let plan = planned(&seen);
+    assert!(plan.inference.is_some() && plan.superfluous.is_empty());
+}
+
+#[test]
+fn what_was_resolved_for_a_generation_stays() {
+    let with_library = || Settings {
+        library: Some(crate::validate::Library::parse("s3://models/{id}").unwrap()),
+        ..settings()
+    };
+    let mut endpoint = endpoint(&json!({}));
+    let status = endpoint.status.get_or_insert_default();
+    status.resolved =
+        Some(Resolved { generation: 2, model_source: "ms://a/b".to_owned(), ..Resolved::default() });
+    let seen = observed(endpoint.clone());
+    let source = |plan: Plan| plan.inference.unwrap().rendered.spec["modelSource"].clone();
+    assert_eq!(source(plan(&seen, &with_library(), at(0))), "ms://a/b");
+    endpoint.metadata.generation = Some(3);
+    assert_eq!(source(plan(&observed(endpoint), &with_library(), at(0))), "s3://models/a/b");
+}
+
+#[test]
+fn a_cpu_target_on_gpus_is_answered_and_named() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_cpu()})));
+    seen.inference = inference(3, Some("scaler"), &json!({}));
+    let scaling = |seen: &Observed| {
+        let status = planned(seen).status;
+        let known = status.conditions.iter().find(|known| known.type_ == conditions::SCALING_ACTIVE);
+        let known = known.unwrap();
+        assert!(known.message.contains("queue_depth"), "{known:?}");
+        assert_eq!(said(&status, conditions::READY), is("True", "Ready"));
+        (known.status.clone(), known.reason.clone())
+    };
+    let missing = ("False".to_owned(), "MetricsAPIMissing".to_owned());
+    let insensitive = ("True".to_owned(), "MetricNotLoadSensitive".to_owned());
+    assert_eq!(scaling(&seen), insensitive);
+    seen.hpa = hpa(&condition("ScalingActive", "False", "FailedGetResourceMetric"));
+    assert_eq!(scaling(&seen), insensitive);
+    for api in [MetricsApi::Missing, MetricsApi::Unavailable] {
+        seen.metrics_api = api;
+        assert_eq!(scaling(&seen), missing);
+    }
+    // A controller of one namespace does not see which APIs there are.
+    seen.metrics_api = MetricsApi::Unknown;
+    assert_eq!(scaling(&seen), insensitive);
+    let mut words = condition("ScalingActive", "False", "FailedGetResourceMetric");
+    words["message"] =
+        "unable to fetch metrics from resource metrics API: the server could not find the requested \
+                        resource (get pods.metrics.k8s.io)"
+            .into();
+    seen.hpa = hpa(&words);
+    assert_eq!(scaling(&seen), missing);
+}
+
+#[test]
+fn what_the_children_say_is_copied() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_queue()})));
+    let failed = json!({"phase": "Failed", "conditions": [
+        condition("Ready", "False", "OfANewerRelease"), condition("Stalled", "True", "OfANewerRelease")]});
+    seen.inference = inference(3, Some("scaler"), &failed);
+    seen.scaler = scaler(&condition("ScalingActive", "False", "MetricMissing"));
+    let status = planned(&seen).status;
+    assert_eq!(status.phase, Some(Phase::Degraded), "three pods serve");
+    for type_ in [conditions::INFERENCE_READY, conditions::READY] {
+        assert_eq!(said(&status, type_), is("False", "OfANewerRelease"));
+    }
+    assert_eq!(said(&status, conditions::STALLED), is("True", "OfANewerRelease"));
+    assert_eq!(said(&status, conditions::SCALING_ACTIVE), is("False", "MetricMissing"));
+    // A candidate that was rolled back while stable serves.
+    let rolled_back = json!({"conditions": [
+        condition("Ready", "True", "Ready"), condition("Stalled", "True", "CanaryRolledBack")]});
+    seen.inference = inference(3, Some("scaler"), &rolled_back);
+    let status = planned(&seen).status;
+    assert_eq!(said(&status, conditions::READY), is("True", "Ready"));
+    assert_eq!(said(&status, conditions::STALLED), is("True", "CanaryRolledBack"));
+}
+
+#[test]
+fn a_status_of_an_older_generation_says_nothing_of_this_one() {
+    let mut endpoint = endpoint(&json!({}));
+    endpoint.metadata.generation = Some(3);
+    let mut seen = observed(endpoint);
+    seen.inference = inference(1, Some("spec"), &json!({}));
+    // Nothing is wrong, so it may wait.
+    assert_eq!(planned(&seen).status.observed_generation, 0);
+    let assessed = assessed(&validate(&seen.endpoint, None).unwrap(), &seen, &settings());
+    let ready = assessed.verdicts.iter().find(|statement| statement.type_ == conditions::READY).unwrap();
+    assert!(!ready.holds && ready.reason == "Waiting");
+}
+
+#[test]
+fn an_endpoint_that_comes_up_has_one_status_on_the_way() {
+    let mut seen = observed(endpoint(&json!({"replicas": 3})));
+    let loading = |ready: i32, reason: &str| {
+        json!({"phase": "Loading", "readyReplicas": ready, "conditions": [
+            condition("Ready", "False", reason), condition("Reconciling", "True", reason)]})
+    };
+    seen.inference = inference(3, Some("spec"), &loading(0, "Loading"));
+    let first = planned(&seen);
+    assert_eq!(first.status.observed_generation, 0, "nothing is written at once");
+    assert_eq!(first.requeue_after, Some(Duration::from_secs(5)));
+    seen.facts = first.facts.unwrap().into_iter().map(|fact| (fact, at(-5))).collect();
+    let written = planned(&seen).status;
+    assert_eq!((written.phase, written.ready.as_deref()), (Some(Phase::Progressing), Some("0/3")));
+    let mut endpoint = (*seen.endpoint).clone();
+    endpoint.status = Some(written.clone());
+    seen.endpoint = endpoint.into();
+    seen.inference = inference(3, Some("spec"), &loading(2, "Scaling"));
+    let later = planned(&seen);
+    assert_eq!(later.status, written, "counts and reasons on the way wait");
+    assert_eq!(later.requeue_after, Some(Duration::from_secs(10)));
+    seen.inference = inference(3, Some("spec"), &json!({}));
+    let ready = planned(&seen);
+    assert_eq!(ready.status.phase, Some(Phase::Ready));
+    assert_eq!(ready.events.len(), 1);
+    let mut endpoint = (*seen.endpoint).clone();
+    endpoint.status = Some(ready.status.clone());
+    seen.endpoint = endpoint.into();
+    let rest = planned(&seen);
+    assert_eq!((rest.status, rest.events.len(), rest.requeue_after), (ready.status, 0, None));
+}
+
+#[test]
+fn a_spec_that_is_wrong_leaves_what_runs() {
+    let mut seen = observed(endpoint(&json!({"model": "a/b@v1"})));
+    seen.inference = inference(2, Some("spec"), &json!({}));
+    let settings = Settings {
+        library: Some(crate::validate::Library::parse("s3://models/{id}").unwrap()),
+        ..settings()
+    };
+    let plan = plan(&seen, &settings, at(0));
+    assert!(plan.inference.is_none() && plan.superfluous.is_empty());
+    assert_eq!(said(&plan.status, conditions::ACCEPTED), is("False", "InvalidSpec"));
+    assert_eq!((plan.status.phase, plan.status.ready.as_deref()), (Some(Phase::Failed), Some("2/2")));
+}

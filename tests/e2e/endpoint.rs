@@ -1,0 +1,5 @@
+//! InferenceEndpoint on simulated nodes: the real controllers with their own rights.
+
+mod faults;
+mod lifecycle;
+mod replicas;
