@@ -1,10 +1,7 @@
 //! What the API server makes of `spec.routeRef` with names and a status.
 
 use api::aiinference::AIInference;
-use kube::{
-    Resource as _,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
-};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::table::{api, message};

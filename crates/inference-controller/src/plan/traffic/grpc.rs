@@ -68,7 +68,7 @@ pub(super) fn seen(name: &str, stored: Option<&GrpcRoute>) -> Route {
         given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
     });
     let share = rules.fold(Share::default(), Share::or);
-    Route { share, is_accepted: answer(stored) == Answer::Accepted, is_foreign: false }
+    Route { share, is_accepted: answer(stored) == Answer::Accepted, ..Route::default() }
 }
 
 /// What all gateways say about its present generation.

@@ -234,6 +234,31 @@ mod tests {
     }
 
     #[test]
+    fn of_a_single_rule_the_gateways_must_have_found_the_services() {
+        let both: &[(&str, i32)] = &[("chat", 100), ("chat-canary", 0)];
+        let (inference, reference) = (inference(SPEC), reference(Some("a")));
+        let is_unresolved = |rules: &[(&str, &[(&str, i32)])]| {
+            let mut route = stored(rules);
+            let condition = |type_: &str, status: &str| {
+                json!({"type": type_, "status": status, "reason": "R", "message": "m", "observedGeneration": 1,
+                    "lastTransitionTime": "2026-01-01T12:00:00Z"})
+            };
+            let conditions = [condition("Accepted", "True"), condition("ResolvedRefs", "False")];
+            let parents = json!([{"parentRef": {"name": "public"}, "conditions": conditions}]);
+            route.metadata.generation = Some(1);
+            route.status = serde_json::from_value(json!({ "parents": parents })).unwrap();
+            let seen = seen(&inference, &reference, Some(&route));
+            assert!(seen.is_accepted);
+            seen.is_unresolved
+        };
+        assert!(is_unresolved(&[("a", both)]));
+        assert!(
+            !is_unresolved(&[("a", both), ("b", &[("shop", 1)])]),
+            "it may be the shop that is not found"
+        );
+    }
+
+    #[test]
     fn a_service_of_another_namespace_is_no_version() {
         let mut route = stored(&[("a", &[("chat", 100), ("chat-canary", 0)])]);
         route.spec.rules[0].backend_refs[1].namespace = Some("demo".into());

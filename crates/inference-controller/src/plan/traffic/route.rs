@@ -159,7 +159,7 @@ pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
         given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
     });
     let share = rules.fold(Share::default(), Share::or);
-    Route { share, is_accepted: answer(stored, Asked::All) == Answer::Accepted, is_foreign: false }
+    Route { share, is_accepted: answer(stored, Asked::All) == Answer::Accepted, ..Route::default() }
 }
 
 /// What one rule gives to the candidate.

@@ -85,6 +85,16 @@ mod tests {
         (shares.http.weight, shares.grpc.weight)
     }
 
+    /// At rest, the Service of the candidate of a user's route does not exist. Its gateway may see it late.
+    #[test]
+    fn no_share_rises_while_a_service_is_not_found() {
+        let unresolved = |http| Routes { http: Route { is_unresolved: true, ..http }, grpc: None };
+        let http = route(10, true, true);
+        assert_eq!(weights(unresolved(http).shares(planned(50))).0, 10);
+        assert_eq!(weights(unresolved(http).shares(planned(0))).0, 0, "it may fall");
+        assert!(unresolved(http).as_one().is_accepted, "requests end by what was accepted");
+    }
+
     #[test]
     fn two_routes_count_as_accepted_when_both_are_and_say_the_same() {
         let of = |http, grpc| Routes { http, grpc: Some(grpc) }.as_one();
