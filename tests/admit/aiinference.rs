@@ -1,5 +1,7 @@
 //! AIInference: validation of every field, and defaults.
 
+mod route_refs;
+
 use api::aiinference::{AIInference, Engine};
 use serde_json::{Value, json};
 
@@ -589,8 +591,8 @@ async fn a_route_is_told_from_others_by_host_or_path() {
                 ),
             ),
             case(
-                "engine",
-                "must be triton with gateway.grpc",
+                "gateway",
+                "must have grpc only with engine triton",
                 grpc("vllm", json!({"grpc": {}})),
                 grpc("triton", json!({"grpc": {}})),
             ),

@@ -13,7 +13,6 @@ mod fixtures;
 mod inferenceendpoint;
 mod manuals;
 mod pods;
-mod route_refs;
 mod samples;
 mod status;
 mod table;

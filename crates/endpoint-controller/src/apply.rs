@@ -46,7 +46,7 @@ pub(crate) async fn apply(
     for note in events {
         ctx.recorder.publish(endpoint, note, now).await;
     }
-    Ok(Applied::All { requeue_after: requeue_after.into_iter().chain(&contest).min().copied() })
+    Ok(Applied::All { requeue_after: requeue_after.iter().chain(&contest).min().copied() })
 }
 
 /// The parts of a plan that are about children.

@@ -103,7 +103,7 @@ async fn a_change_of_the_autoscaler_changes_no_number_of_ready_pods() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"replicas": 3})).await;
     until_ready(&scene, "chat").await;
-    let seen = watched(&scene, round(&scene)).await;
+    let seen = watched(&scene, Box::pin(round(&scene))).await;
     assert_eq!(seen.replicas, BTreeSet::from([3]), "{seen:?}");
     assert_eq!(seen.ready, BTreeSet::from([3]), "{seen:?}");
     assert_eq!(seen.pods.len(), 3, "{seen:?}");
@@ -149,7 +149,7 @@ async fn a_controller_that_is_killed_in_a_hand_over_changes_no_number_of_ready_p
     create(&scene, "chat", json!({"replicas": 3})).await;
     until_ready(&scene, "chat").await;
     let kills_done = std::cell::Cell::new(0);
-    let seen = watched(&scene, async {
+    let script = async {
         // Between the two writes: the first one of them was made by a process that is gone.
         cluster.stop_component("endpoint-controller").await.unwrap();
         let held = json!({
@@ -180,8 +180,8 @@ async fn a_controller_that_is_killed_in_a_hand_over_changes_no_number_of_ready_p
                 () = kills => {}
             }
         }
-    })
-    .await;
+    };
+    let seen = watched(&scene, Box::pin(script)).await;
     assert!(kills_done.get() >= 4, "{} times killed", kills_done.get());
     assert_eq!(seen.replicas, BTreeSet::from([3]), "{seen:?}");
     assert_eq!(seen.ready, BTreeSet::from([3]), "{seen:?}");

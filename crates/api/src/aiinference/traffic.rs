@@ -33,8 +33,8 @@ fn host_names() -> Rule {
 /// Of a spec with `gateway`, `routeRef` and `canary`, whichever kind has it.
 pub(crate) fn grpc_is_of_triton() -> Rule {
     Rule::new("!has(self.gateway) || !has(self.gateway.grpc) || self.engine == 'triton'")
-        .message("must be triton with gateway.grpc: no other engine has a gRPC API")
-        .field_path(".engine")
+        .message("must have grpc only with engine triton: no other engine has a gRPC API")
+        .field_path(".gateway")
 }
 
 pub(crate) fn has_one_route() -> Rule {

@@ -29,7 +29,7 @@ fn note(statement: &Statement) -> Option<Note> {
         // Ready repeats the reason of this one.
         || (*type_ == conditions::ACCEPTED && !holds);
     let needs_person = !holds || *reason == reasons::METRIC_NOT_LOAD_SENSITIVE;
-    (needs_person && !is_told_by_another && *reason != reasons::WAITING).then(|| Note {
+    (needs_person && !is_told_by_another && *reason != reasons::WAITING).then_some(Note {
         severity: Severity::Warning,
         reason,
         message,
