@@ -57,7 +57,8 @@ struct Children<'a> {
     scaler: Option<&'a Wanted>,
 }
 
-/// The wait until a contested write is repeated. While the AIInference is contested, its autoscaler is not written: this
+/// When to reconcile again: at once after a write, whose result the status does not have yet, or when a contested write is
+/// repeated. While the AIInference is contested, its autoscaler is not written: this
 /// controller may still set the replicas.
 async fn apply_children(
     ctx: &Context,
@@ -66,6 +67,7 @@ async fn apply_children(
     now: Timestamp,
 ) -> Result<Option<Duration>, ApplyError> {
     let Children { handover, inference, superfluous, scaler } = children;
+    let mut again = None;
     if let Some(Handover { inference, replicas }) = handover {
         ctx.inferences.hold(inference, &json!({"replicas": replicas}), HANDOVER).await?;
     }
@@ -74,6 +76,7 @@ async fn apply_children(
             Some(version) => ctx.inferences.apply_to_version(rendered, Some(version)).await?,
             None => ctx.inferences.apply(rendered).await?,
         };
+        again = after(&written);
         if let Some(wait) = contested(ctx, endpoint, written, now).await {
             return Ok(Some(wait));
         }
@@ -84,12 +87,18 @@ async fn apply_children(
             Superfluous::AIScaler(scaler) => ctx.scalers.delete_child(scaler).await?,
         }
     }
-    let Some(scaler) = scaler else { return Ok(None) };
+    let Some(scaler) = scaler else { return Ok(again) };
     let written = match scaler {
         Wanted::HorizontalPodAutoscaler(hpa) => ctx.hpas.apply(hpa).await?,
         Wanted::AIScaler(scaler) => ctx.scalers.apply(scaler).await?,
     };
-    Ok(contested(ctx, endpoint, written, now).await)
+    let again = again.or(after(&written));
+    Ok(contested(ctx, endpoint, written, now).await.or(again))
+}
+
+/// The watch tells nothing of this controller's own writes.
+fn after(written: &Written) -> Option<Duration> {
+    matches!(written, Written::Created | Written::Changed).then_some(Duration::ZERO)
 }
 
 async fn contested(

@@ -33,7 +33,8 @@ pub(crate) fn life() -> Life {
         args: Vec::new,
         given: |_| Vec::new(),
         leaves: |_| Vec::new(),
-        spec: |_| json!({"model": "qwen/Qwen-7B-Chat", "accelerator": "H100"}),
+        // Other controllers may run beside it, and pods of its AIInference would count as theirs.
+        spec: |_| json!({"model": "qwen/Qwen-7B-Chat", "accelerator": "H100", "replicas": 0}),
         scaled: json!({"replicas": 2}),
         changed: json!({"model": "s3://models/qwen"}),
         edited: Edited {
@@ -44,14 +45,14 @@ pub(crate) fn life() -> Life {
         children: None,
         // The replicas go to each kind of autoscaler, from one to the other, and back.
         further: vec![
-            json!({"autoscaling": by_cpu()}),
+            json!({"autoscaling": by_cpu(), "replicas": 1}),
             json!({"autoscaling": {"metrics": null, "metricType": "queue_depth", "targetValue": 5}}),
             json!({"autoscaling": {"metrics": by_cpu()["metrics"], "metricType": null, "targetValue": null}}),
             json!({"autoscaling": null}),
         ],
         needs_gateway: false,
         measured: &[],
-        counted: &["inferenceendpoint_phase{phase=\"progressing\"} 1"],
+        counted: &["inferenceendpoint_phase{phase=\"stopped\"} 1"],
         beyond_a_namespace: &[
             ("", "nodes", "list"),
             ("", "nodes", "watch"),

@@ -169,7 +169,8 @@ pub struct GrpcGateway {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct InferencePoolGateway {
-    /// The endpoint picker of both pools. It is yours: the controller sets nothing of it. Required.
+    /// The endpoint picker of both pools. It is yours: the controller sets nothing of it. The one of the Inference Extension
+    /// serves a single pool, so it is not for an object with a canary. Required.
     pub endpoint_picker: EndpointPicker,
 }
 

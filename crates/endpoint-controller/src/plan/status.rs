@@ -133,9 +133,9 @@ fn unwritten(
         return Some(Unwritten::first(BEGINNING_LASTS, &observed.facts, now));
     }
     let is_minor = without_details(before, comes_up) == without_details(planned, comes_up);
-    let InferenceEndpointStatus { ready_replicas, replicas, children, .. } = before;
+    let InferenceEndpointStatus { ready_replicas, children, .. } = before;
     let uids: Vec<&str> = children.iter().map(|child| child.uid.as_str()).collect();
-    let numbers = (ready_replicas, replicas, uids);
+    let numbers = (ready_replicas, uids);
     is_minor.then(|| Unwritten::measured(numbers, &before.conditions, MINOR_EVERY, &observed.facts, now))
 }
 
@@ -143,7 +143,6 @@ fn unwritten(
 fn without_details(status: &InferenceEndpointStatus, comes_up: bool) -> InferenceEndpointStatus {
     let mut status = InferenceEndpointStatus {
         ready_replicas: 0,
-        replicas: 0,
         ready: None,
         children: Vec::new(),
         url: None,

@@ -26,7 +26,6 @@ pub(crate) struct InferencePool {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PoolSpec {
-    pub(crate) app_protocol: String,
     pub(crate) selector: Selector,
     pub(crate) target_ports: Vec<Port>,
     pub(crate) endpoint_picker_ref: Picker,

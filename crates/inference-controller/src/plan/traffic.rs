@@ -439,8 +439,9 @@ fn seen_routes(observed: &Observed) -> Option<Routes> {
     let grpc = grpc_of(inference).filter(|_| !observed.has_no_grpc_routes);
     let grpc = grpc.map(|_| grpc::seen(name, observed.grpc_route.as_ref()));
     let http = route::seen(name, observed.route.as_ref());
-    let is_accepted = http.is_accepted && pool::refused(observed).is_none();
-    Some(Routes { http: Route { is_accepted, ..http }, grpc })
+    // Requests of the candidate end with its weight, whatever a gateway has against its pool.
+    let is_unresolved = pool::refused(observed).is_some();
+    Some(Routes { http: Route { is_unresolved, ..http }, grpc })
 }
 
 /// What the gateways say about the routes that have the shares. `None`: there is no HTTPRoute.

@@ -492,6 +492,16 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
     assert_eq!(plan_of(&early(-301), never_ready), None, "it loads since before the step");
     let old = crashed("ready: true, ").replace(&at(-16).to_string(), &at(-181).to_string());
     assert_eq!(plan_of(&old.replace(&at(-25).to_string(), &at(-300).to_string()), |_| {}), None, "long ago");
+    // An old end of one pod says nothing of a fresh one of another.
+    let mut scene = analysing(&old.replace(&at(-25).to_string(), &at(-300).to_string()));
+    let fresh = crashed("ready: true, ").replace("name: new", "name: other");
+    scene.candidate(&[&old.replace(&at(-25).to_string(), &at(-300).to_string()), &fresh]);
+    scene.observe(|observed| {
+        observed.looking.pods.insert("new".to_owned(), at(-300).as_second());
+        observed.looking.pods.insert("other".to_owned(), at(-25).as_second());
+    });
+    let rollback = canary_of(&scene.plan()).last_rollback.unwrap();
+    assert!(rollback.message.contains("pod other"), "{}", rollback.message);
     let lost = crashed("ready: true, ").replace("OOMKilled", "Unknown");
     assert_eq!(plan_of(&lost, |_| {}), None, "the node was restarted");
 }

@@ -46,9 +46,9 @@ pub(super) fn finding(
     };
     let known = &observed.looking.pods;
     let since = before.and_then(shared_since);
-    let crash =
-        since.zip(observed.candidate.as_deref()).and_then(|(since, version)| crash(version, known, since));
-    let crash = crash.filter(|crash| remaining(CRASH_COUNTS_FOR, crash.at, now).is_some());
+    let crash = since
+        .zip(observed.candidate.as_deref())
+        .and_then(|(since, version)| crash(version, known, (since, now)));
     if let Some(Crash { at, message }) = crash {
         let reports = observed.candidate.as_ref().is_some_and(|version| version.gpu_faults.is_reported);
         let Some(wait) = remaining(FAULT_REPORTED_WITHIN, at, now).filter(|_| reports) else {
@@ -94,7 +94,11 @@ fn shared_since(before: &CanaryStatus) -> Option<Timestamp> {
 
 /// An engine of the candidate that has failed since then, after its pod was Ready. What a node or a GPU does to it is not its
 /// own fault. `known`: when the engines started that were seen Ready, in Unix seconds by uid.
-fn crash(version: &Observed, known: &BTreeMap<String, i64>, since: Timestamp) -> Option<Crash> {
+fn crash(
+    version: &Observed,
+    known: &BTreeMap<String, i64>,
+    (since, now): (Timestamp, Timestamp),
+) -> Option<Crash> {
     /// Why a container ended that a kubelet has lost sight of.
     const LOST: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
     if version.gpu_faults.is_doubtful || version.gpu_faults.is_stale {
@@ -107,6 +111,7 @@ fn crash(version: &Observed, known: &BTreeMap<String, i64>, since: Timestamp) ->
             && !version.leaving_nodes.contains(node)
             && !version.gpu_faults.faults.contains_key(pod.uid())
     };
+    let counts_yet = |at: Timestamp| remaining(CRASH_COUNTS_FOR, at, now).is_some();
     let mut pods = version.pods().filter(is_on_sound_node);
     pods.find_map(|pod| {
         let engine = pod.container(names::ENGINE)?;
@@ -119,7 +124,7 @@ fn crash(version: &Observed, known: &BTreeMap<String, i64>, since: Timestamp) ->
         let ends = [&engine.state, &engine.last].into_iter().filter_map(|state| state.terminated.as_ref());
         let mut ends = ends.filter(|end| {
             end.exit_code != 0
-                && end.finished_at.is_some_and(|at| at >= since)
+                && end.finished_at.is_some_and(|at| at >= since && counts_yet(at))
                 && end.started_at.is_some_and(was_ready)
         });
         let end = ends.find(|end| !LOST.contains(&&*end.reason))?;

@@ -68,7 +68,11 @@ pub(super) fn seen(name: &str, stored: Option<&GrpcRoute>) -> Route {
         given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
     });
     let share = rules.fold(Share::default(), Share::or);
-    Route { share, is_accepted: answer(stored) == Answer::Accepted, ..Route::default() }
+    let answer = answer(stored);
+    // A route that a gateway refuses sends nothing to a Service without a weight.
+    let is_refused = matches!(answer, Answer::Refused { .. });
+    let is_accepted = answer == Answer::Accepted || is_refused && !share.has_requests();
+    Route { share, is_accepted, is_unresolved: is_refused, ..Route::default() }
 }
 
 /// What all gateways say about its present generation.

@@ -31,7 +31,6 @@ pub(super) fn pool(observed: &Observed, track: Track) -> Option<InferencePool> {
     let (namespace, name) = (inference.metadata.namespace.as_deref()?, inference.metadata.name.as_deref()?);
     let metadata = metadata_of(namespace, name, owner(inference).ok()?, names::pool(name, track));
     let spec = PoolSpec {
-        app_protocol: "http".to_owned(),
         selector: Selector { match_labels: selector(name, track) },
         target_ports: vec![Port { number: HTTP_PORT }],
         endpoint_picker_ref: Picker {

@@ -93,7 +93,13 @@ const NO_GRPC_ROUTES: &str =
 fn refusal(observed: &Observed) -> Option<&(&'static str, String)> {
     let has_grpc = grpc_of(&observed.inference).is_some();
     let has_pools = pool_of(&observed.inference).is_some();
-    let written = [Some(ROUTE), has_pools.then_some(POOLS), has_grpc.then_some(GRPC_ROUTE), Some(WEIGHTS)];
+    let has_route = observed.inference.spec.gateway.is_some();
+    let written = [
+        has_route.then_some(ROUTE),
+        has_pools.then_some(POOLS),
+        has_grpc.then_some(GRPC_ROUTE),
+        Some(WEIGHTS),
+    ];
     written.into_iter().flatten().find_map(|what| observed.apart.get(what))
 }
 

@@ -524,7 +524,8 @@ fn in_step(
         // The status of a loss has no ready pod. As long as the weight cannot be written, the same loss is seen again.
         let had_share =
             before.step_started_at.is_some() || before.ready_replicas > 0 && shared(seen).weight > 0;
-        let is_lost = had_share && !seen.candidate.is_rolling;
+        // Without its pool it has no endpoint either, and ready pods.
+        let is_lost = had_share && !seen.candidate.is_rolling && seen.candidate.ready == 0;
         let lost = before.lost + i32::from(is_lost);
         let status =
             CanaryStatus { lost, step_started_at: None, phase: Some(CanaryPhase::Analysing), ..before };
@@ -550,7 +551,7 @@ fn in_step(
     let next_replicas = steps.after(step.number).map_or(step.replicas, |next| next.replicas);
     let replicas = step.replicas.max(seen.candidate.staying.min(next_replicas));
     let pods = scaled(replicas, share, seen);
-    let is_in_force = route.is_accepted && route.share.weight == step.weight;
+    let is_in_force = route.is_accepted && !route.is_unresolved && route.share.weight == step.weight;
     // A step with another share begins again.
     let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);
     // A step that begins now would begin after the failure, and forget it.
