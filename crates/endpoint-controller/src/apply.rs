@@ -46,7 +46,12 @@ pub(crate) async fn apply(
     for note in events {
         ctx.recorder.publish(endpoint, note, now).await;
     }
-    Ok(Applied::All { requeue_after: requeue_after.iter().chain(&contest).min().copied() })
+    let requeue_after = match contest.filter(|wait| !wait.is_zero()) {
+        // What goes on waits for the contested write, too.
+        Some(wait) => requeue_after.filter(|after| !after.is_zero()).into_iter().chain([wait]).min(),
+        None => requeue_after.iter().chain(&contest).min().copied(),
+    };
+    Ok(Applied::All { requeue_after })
 }
 
 /// The parts of a plan that are about children.

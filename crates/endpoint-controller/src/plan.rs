@@ -74,7 +74,11 @@ pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> 
     let planned = status::of_valid(observed, &assessment, resolved.clone(), now);
     let Delayed { status, wait, fact } = status::delayed(observed, assessment.comes_up, planned, now);
     let superfluous = scaler::superfluous(&valid, observed);
-    let goes_on = course.goes_on || !superfluous.is_empty();
+    let inference = observed.inference.own();
+    // One that is being deleted is not written, and its end starts the next reconcile.
+    let is_written = observed.serves_inferences
+        && inference.is_none_or(|inference| inference.metadata.deletion_timestamp.is_none());
+    let goes_on = is_written && (course.goes_on || !superfluous.is_empty());
     // An event says what the status says, so it waits for it.
     let events = if wait.is_some() { Vec::new() } else { events };
     Plan {

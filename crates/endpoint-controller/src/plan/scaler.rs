@@ -49,6 +49,10 @@ pub(super) fn wanted(valid: &ValidEndpoint, observed: &Observed, course: &Course
 
 pub(super) fn superfluous(valid: &ValidEndpoint, observed: &Observed) -> Vec<Superfluous> {
     let wanted = valid.autoscaling.as_ref().map(|autoscaling| autoscaling.scaler);
+    if wanted == Some(Scaler::AIScaler) && !observed.serves_scalers {
+        // The autoscaler that works stays until the other one can exist.
+        return Vec::new();
+    }
     let hpa = unwanted(&observed.hpa, wanted == Some(Scaler::HorizontalPodAutoscaler));
     let scaler = unwanted(&observed.scaler, wanted == Some(Scaler::AIScaler));
     let hpa =

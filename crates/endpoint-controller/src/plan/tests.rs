@@ -102,6 +102,35 @@ fn the_other_autoscaler_is_made_when_the_old_one_is_gone() {
     assert!(matches!(planned(&seen).scaler, Some(Wanted::AIScaler(_))));
 }
 
+/// Nothing can be written for it, so no reconcile at once would find anything else.
+#[test]
+fn nothing_goes_on_at_once_while_no_inference_can_be_written() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_cpu()})));
+    assert_eq!(planned(&seen).requeue_after, Some(Duration::ZERO));
+    seen.serves_inferences = false;
+    assert_eq!(planned(&seen).requeue_after, None);
+    let mut seen = observed(endpoint(&json!({"replicas": 3})));
+    seen.inference = inference(7, Some("scaler"), &json!({}));
+    assert_eq!(planned(&seen).requeue_after, Some(Duration::ZERO));
+    if let Sighting::Own(inference) = &mut seen.inference {
+        inference.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(0)));
+    }
+    assert_ne!(planned(&seen).requeue_after, Some(Duration::ZERO));
+}
+
+#[test]
+fn an_autoscaler_that_works_stays_until_the_other_one_can_exist() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_queue()})));
+    seen.inference = inference(4, Some("scaler"), &json!({}));
+    seen.hpa = hpa(&condition("ScalingActive", "True", "ValidMetricFound"));
+    seen.serves_scalers = false;
+    let plan = planned(&seen);
+    assert!(plan.superfluous.is_empty() && plan.scaler.is_none());
+    seen.serves_scalers = true;
+    assert_eq!(planned(&seen).superfluous.len(), 1);
+}
+
 #[test]
 fn a_taken_name_is_a_conflict_and_nothing_is_written() {
     let mut seen = observed(endpoint(&json!({"autoscaling": by_cpu()})));
