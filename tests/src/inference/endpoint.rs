@@ -51,7 +51,8 @@ pub(crate) fn life() -> Life {
             json!({"autoscaling": null}),
         ],
         needs_gateway: false,
-        measured: &[],
+        // The status may say these up to ten seconds later.
+        measured: &["children", "message", "ready", "readyReplicas"],
         counted: &["inferenceendpoint_phase{phase=\"stopped\"} 1"],
         beyond_a_namespace: &[
             ("", "nodes", "list"),

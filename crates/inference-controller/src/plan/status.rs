@@ -148,7 +148,12 @@ fn without_counts(status: &AIInferenceStatus) -> AIInferenceStatus {
         updated_replicas: 0,
         updated_ready_replicas: 0,
         last_cold_start: None,
-        canary: status.canary.clone().map(|canary| CanaryStatus { replicas: 0, ready_replicas: 0, ..canary }),
+        // The last pod that goes, and the first that comes, are no details.
+        canary: status.canary.clone().map(|canary| CanaryStatus {
+            replicas: canary.replicas.min(1),
+            ready_replicas: canary.ready_replicas.min(1),
+            ..canary
+        }),
         ..with_messages(status, |_| String::new())
     }
 }
