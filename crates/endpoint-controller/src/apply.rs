@@ -101,7 +101,7 @@ async fn apply_children(
     Ok(contested(ctx, endpoint, written, now).await.or(again))
 }
 
-/// The watch tells nothing of this controller's own writes.
+/// No watch event follows a write of this controller, because the cache has its result already.
 fn after(written: &Written) -> Option<Duration> {
     matches!(written, Written::Created | Written::Changed).then_some(Duration::ZERO)
 }

@@ -1,7 +1,7 @@
 //! The children, as caches show them and as they are written.
 //!
-//! A child is written as JSON with the fields that the endpoint sets, and no others: a field of a type with a default
-//! would be set as well, and could not be changed by a user.
+//! A child is written as JSON with the fields that the endpoint sets, and no others. A typed object would also set
+//! fields that have a default, and users could not change those.
 
 use std::{borrow::Cow, marker::PhantomData};
 
@@ -41,7 +41,7 @@ pub(crate) enum Setter {
 #[serde(from = "InferenceParts")]
 pub(crate) struct InferenceView {
     pub(crate) metadata: ObjectMeta,
-    /// `None`: the annotation is missing, or has been changed by somebody.
+    /// `None`: the annotation is missing, or has another value.
     pub(crate) setter: Option<Setter>,
     /// Generation of the endpoint that it was rendered from.
     pub(crate) rendered_from: Option<i64>,

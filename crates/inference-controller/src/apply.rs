@@ -345,7 +345,7 @@ struct Known {
 impl Apart {
     /// Objects that were deleted meanwhile are among them. Beyond this number all are reported again.
     const MOST: usize = 1_000;
-    /// What nobody has taken back for so long is not contested any more: longer than the usual interval of GitOps tools.
+    /// A contest is over when no write was taken back for so long. Flux applies each ten minutes by default.
     const QUIET: Duration = Duration::from_secs(15 * 60);
 
     /// What could not be written for this object, by what it is.

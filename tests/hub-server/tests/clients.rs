@@ -109,7 +109,7 @@ fn expected() -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-#[ignore = "needs huggingface_hub and modelscope from PyPI"]
+#[ignore = "needs huggingface_hub and modelscope from PyPI: the header of this file says how to run it"]
 fn the_clients_of_the_hubs_download_what_the_stand_in_has() {
     for (script, branch) in [(HUGGING_FACE, "main"), (MODEL_SCOPE, "master")] {
         let server = HubServer::start().unwrap();
@@ -134,7 +134,7 @@ fn the_clients_of_the_hubs_download_what_the_stand_in_has() {
 }
 
 #[test]
-#[ignore = "needs huggingface_hub and modelscope from PyPI"]
+#[ignore = "needs huggingface_hub and modelscope from PyPI: the header of this file says how to run it"]
 fn the_clients_of_the_hubs_understand_who_may_read() {
     for (script, branch) in [(HUGGING_FACE, "main"), (MODEL_SCOPE, "master")] {
         for access in [Access::Gated(TOKEN.to_owned()), Access::Private(TOKEN.to_owned())] {

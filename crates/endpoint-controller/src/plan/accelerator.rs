@@ -52,7 +52,7 @@ fn seen(label: &NodeLabel, nodes: &[Arc<NodeLabels>]) -> Vec<String> {
     label.values.iter().filter(is_seen).map(|value| format!("{}={value}", label.key)).collect()
 }
 
-/// `None` where no node can be looked at, and where no label tells.
+/// `None` where nodes cannot be read, and where no label names the accelerator.
 pub(super) fn statement(
     valid: &ValidEndpoint,
     observed: &Observed,

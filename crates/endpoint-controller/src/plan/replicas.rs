@@ -64,7 +64,7 @@ fn to_scaler(valid: &ValidEndpoint, inference: &InferenceView, autoscaling: &Val
         Some(Setter::Scaler) => Course::leaves(),
         // An autoscaler does nothing for a target with 0 replicas.
         Some(Setter::Spec) | None if inference.replicas == 0 => first(valid, autoscaling),
-        // Whoever took the annotation off: the live value stays.
+        // Without the annotation, the live value stays.
         Some(Setter::Spec) | None => Course { handover: Some(inference.replicas), ..Course::leaves() },
     }
 }

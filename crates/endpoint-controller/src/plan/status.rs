@@ -150,7 +150,7 @@ fn without_details(status: &InferenceEndpointStatus, comes_up: bool) -> Inferenc
         ..status.clone()
     };
     if comes_up {
-        // Those whose status turns are told apart by it.
+        // A condition whose status changes is no detail.
         status.conditions.retain(|condition| condition.status == "True");
         status.conditions.iter_mut().for_each(|condition| condition.reason.clear());
     }

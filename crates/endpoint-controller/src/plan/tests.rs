@@ -56,7 +56,7 @@ fn the_first_number_is_within_the_bounds_and_no_autoscaler_exists_before_the_han
 #[test]
 fn the_replicas_are_held_at_the_live_value_before_they_are_no_longer_applied() {
     let mut seen = observed(endpoint(&json!({"replicas": 3, "autoscaling": by_queue()})));
-    // Also where somebody has taken the annotation off.
+    // Also without the annotation.
     for setter in [Some("spec"), None, Some("nonsense")] {
         seen.inference = inference(5, setter, &json!({}));
         let plan = planned(&seen);
@@ -140,7 +140,7 @@ fn a_taken_name_is_a_conflict_and_nothing_is_written() {
     assert_eq!(said(&plan.status, conditions::READY), is("False", "OwnershipConflict"));
     assert_eq!(said(&plan.status, conditions::STALLED), is("True", "OwnershipConflict"));
     assert_eq!(plan.status.phase, Some(Phase::Failed));
-    // That of the kind that is not wanted is in nobody's way.
+    // An autoscaler of the other kind is no conflict.
     let mut seen = observed(endpoint(&json!({})));
     seen.scaler = Sighting::Foreign { owner: "no controller".to_owned() };
     let plan = planned(&seen);

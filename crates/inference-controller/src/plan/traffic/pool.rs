@@ -1,6 +1,6 @@
 //! The InferencePools of `gateway.inferencePool`, one for each version. Pure.
 //!
-//! They name somebody else's endpoint picker and have none of its settings. The HTTPRoute leads to them only once they exist
+//! They name the user's endpoint picker and have none of its settings. The HTTPRoute leads to them only once they exist
 //! as children of this object, and to the Services until then.
 
 use api::aiinference::traffic::InferencePoolGateway;

@@ -42,8 +42,8 @@ impl Routes {
         self.all().all(|route| route.is_accepted)
     }
 
-    /// A share falls in each of them at once. It rises in one only after the last writes of all were accepted, and after that
-    /// one has named the Service with a weight of 0, and the gateways have found it.
+    /// A share falls in each of them at once. It rises in one only after the last writes of all were accepted. That
+    /// one must have named the Service with a weight of 0, and the gateways must have found it.
     pub(super) fn shares(&self, planned: Share) -> Shares {
         let may_rise = self.are_accepted() && !self.all().any(|route| route.is_unresolved);
         self.each(|route| match may_rise && route.share.is_known {
