@@ -119,13 +119,14 @@ fn the_commands_of_runbooks_read_the_logs_of_every_pod() {
     assert_eq!(commands.find(|line| line.contains("daemonset/") || line.contains("deployment/")), None);
 }
 
-/// The dispatcher-controller reads monitors of workers and no metrics agents; these have an alert of their own.
+/// The dispatcher-controller reads monitors of workers and the endpoint-controller nothing: neither has metrics agents.
 #[test]
 fn the_alerts_about_every_controller_name_each_of_them() {
     for rule in rules(&groups("controllers")) {
         let is_about_agents = rule["alert"] == "ControllerLacksAgents";
         let names = CONTROLLERS.iter().map(|controller| controller.name);
-        let names = names.filter(|name| !is_about_agents || *name != "dispatcher-controller");
+        let without_agents = ["dispatcher-controller", "endpoint-controller"];
+        let names = names.filter(|name| !is_about_agents || !without_agents.contains(name));
         let matcher = format!("{{job=~\"{}\"", names.collect::<Vec<_>>().join("|"));
         let expr = rule["expr"].as_str().unwrap();
         assert!(expr.contains(&matcher), "{} has no {matcher}}}", rule["alert"]);
