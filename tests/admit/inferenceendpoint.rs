@@ -54,6 +54,7 @@ async fn a_model_is_a_name_or_a_place() {
 #[tokio::test]
 async fn an_accelerator_has_gpus_and_a_cpu_has_none() {
     let on = |accelerator: &str, gpus: i32| json!({"accelerator": accelerator, "gpus": gpus});
+    let image = |accelerator: &str, image: &str| json!({"accelerator": accelerator, "image": image});
     let triton = |gpus: i32| json!({"accelerator": "cpu", "engine": "triton", "gpus": gpus});
     check::<InferenceEndpoint>(
         base(),
@@ -65,11 +66,12 @@ async fn an_accelerator_has_gpus_and_a_cpu_has_none() {
             case("gpus", "must be at least 1", on("h100", 0), on("h100", 1)),
             case("gpus", "less than or equal to 16", on("h100", 17), on("h100", 16)),
             case(
-                "engine",
-                "must be triton with accelerator cpu",
+                "image",
+                "must be set with accelerator cpu, or engine must be triton",
                 json!({"accelerator": "cpu"}),
                 json!({"accelerator": "cpu", "engine": "triton"}),
             ),
+            case("image", "must be an image reference", image("cpu", ""), image("cpu", "vllm-cpu:v1")),
         ],
     )
     .await;

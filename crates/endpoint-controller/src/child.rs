@@ -117,7 +117,7 @@ struct ScalerParts {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct ScalerStatusParts {
+pub(crate) struct ScalerStatusParts {
     conditions: Option<Vec<ConditionParts>>,
 }
 
@@ -159,7 +159,7 @@ impl From<ScalerParts> for ScalerView {
     }
 }
 
-fn active(status: ScalerStatusParts) -> Option<Active> {
+pub(crate) fn active(status: ScalerStatusParts) -> Option<Active> {
     let mut conditions = status.conditions.into_iter().flatten();
     let condition = conditions.find(|condition| condition.type_ == api::conditions::SCALING_ACTIVE)?;
     Some(Active {
@@ -170,7 +170,7 @@ fn active(status: ScalerStatusParts) -> Option<Active> {
 }
 
 /// Identity, version, controlling owner and whether it is being deleted.
-fn narrow(metadata: ObjectMeta) -> ObjectMeta {
+pub(crate) fn narrow(metadata: ObjectMeta) -> ObjectMeta {
     let owners = metadata.owner_references.unwrap_or_default();
     ObjectMeta {
         name: metadata.name,

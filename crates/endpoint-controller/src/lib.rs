@@ -14,6 +14,7 @@
 //! `metrics.rs`):
 //!
 //! - `child.rs`: the children, as they are seen and as they are written.
+//! - `rivals.rs`: autoscalers of others that set the replicas of an endpoint.
 //! - `cluster.rs`: labels of nodes, and whether the cluster has metrics of CPU and memory.
 //!
 //! Files of `plan`:
@@ -43,6 +44,7 @@ use workload::{faults::facts::FactTimes, products::Products};
 use crate::{
     child::{HpaView, InferenceView, Rendered, ScalerView},
     cluster::{ApiServiceView, NodeLabels},
+    rivals::{Rivals, Targeting},
     validate::Library,
 };
 
@@ -53,6 +55,7 @@ mod metrics;
 mod observe;
 mod plan;
 mod reconcile;
+mod rivals;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -105,6 +108,7 @@ pub(crate) struct Context {
     pub(crate) inferences: Children<Child<InferenceView>, Rendered<AIInference>>,
     pub(crate) hpas: Children<Child<HpaView>, Rendered<HorizontalPodAutoscaler>>,
     pub(crate) scalers: Children<Child<ScalerView>, Rendered<AIScaler>>,
+    pub(crate) rivals: Rivals,
     /// `None` if the process is confined to one namespace.
     pub(crate) nodes: Option<Cache<NodeLabels>>,
     pub(crate) api_services: Option<Cache<ApiServiceView>>,
@@ -127,6 +131,9 @@ pub fn start(process: &mut Process, args: EndpointArgs) -> Started {
     metrics::export(process, &ctx.endpoints);
     let mut controller =
         process.controller(&ctx.endpoints).owns(&ctx.inferences).owns(&ctx.hpas).owns(&ctx.scalers);
+    controller = controller
+        .maps(&ctx.rivals.hpas, endpoint_of(&ctx.endpoints))
+        .maps(&ctx.rivals.scalers, endpoint_of(&ctx.endpoints));
     if let Some(nodes) = &ctx.nodes {
         let endpoints = ctx.endpoints.clone();
         controller = controller.maps(nodes, move |_| {
@@ -154,6 +161,7 @@ fn context(process: &mut Process, args: EndpointArgs) -> Context {
         inferences: writer.of(process.watch_if_served("AIInference")),
         hpas: writer.of(process.watch("HorizontalPodAutoscaler")),
         scalers: writer.of(process.watch_if_served("AIScaler")),
+        rivals: Rivals::watch(process),
         nodes: sees_cluster.then(|| process.watch_cluster("Node")),
         api_services: sees_cluster.then(|| process.watch_cluster("APIService")),
         endpoints,
@@ -165,6 +173,15 @@ fn context(process: &mut Process, args: EndpointArgs) -> Context {
             products: gpu_products.unwrap_or_default(),
             refusal_retry: process.refusal_retry_period(),
         },
+    }
+}
+
+/// The endpoint whose AIInference this autoscaler scales.
+fn endpoint_of<T: Targeting>(endpoints: &Cache<InferenceEndpoint>) -> impl Fn(&T) -> Vec<Key> + use<T> {
+    let endpoints = endpoints.clone();
+    move |autoscaler| {
+        let key = autoscaler.inference().filter(|key| endpoints.get(key).is_some());
+        key.into_iter().collect()
     }
 }
 

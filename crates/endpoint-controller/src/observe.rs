@@ -14,6 +14,7 @@ use crate::{
     Child, Context,
     child::{HpaView, InferenceView, ScalerView},
     cluster::{METRICS_API, NodeLabels},
+    rivals::Rival,
 };
 
 /// What is known of one endpoint.
@@ -22,6 +23,7 @@ pub(crate) struct Observed {
     pub(crate) inference: Sighting<InferenceView>,
     pub(crate) hpa: Sighting<HpaView>,
     pub(crate) scaler: Sighting<ScalerView>,
+    pub(crate) rival: Option<Rival>,
     /// `None` if the process is confined to one namespace.
     pub(crate) nodes: Option<Vec<Arc<NodeLabels>>>,
     pub(crate) metrics_api: MetricsApi,
@@ -72,6 +74,7 @@ pub(crate) fn observe(ctx: &Context, endpoint: Arc<InferenceEndpoint>) -> Observ
         inference: sighting(&ctx.inferences, &key, &uid),
         hpa: sighting(&ctx.hpas, &key, &uid),
         scaler: sighting(&ctx.scalers, &key, &uid),
+        rival: ctx.rivals.of(&key, &uid),
         nodes: ctx.nodes.as_ref().map(Cache::all),
         metrics_api: metrics_api(ctx),
         serves_inferences: !ctx.inferences.is_absent(),

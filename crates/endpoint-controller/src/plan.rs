@@ -67,12 +67,15 @@ pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> 
     if let Some(conflict) = taken_name(&valid, observed) {
         return reported(&conflict, &valid, observed, settings, now);
     }
-    let course = course(&valid, observed);
+    let course = course(&valid, observed, now);
     let resolved = resolved(&valid, observed, settings);
-    let assessment = assessed(&valid, observed, settings);
+    let assessment = assessed(&valid, observed, settings, now);
     let events = events::of_change(observed.endpoint.status.as_ref(), &assessment);
     let planned = status::of_valid(observed, &assessment, resolved.clone(), now);
     let Delayed { status, wait, fact } = status::delayed(observed, assessment.comes_up, planned, now);
+    let lag = conditions::lag(&valid, observed, now);
+    let may_return = replicas::rival_may_return(&valid, observed, now);
+    let facts = fact.into_iter().chain(facts(&valid, observed)).collect();
     let superfluous = scaler::superfluous(&valid, observed);
     let inference = observed.inference.own();
     // One that is being deleted is not written, and its end starts the next reconcile.
@@ -92,8 +95,13 @@ pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> 
             .filter(|wanted| observed.serves_scalers || !matches!(wanted, Wanted::AIScaler(_))),
         status,
         events,
-        facts: Some(fact.into_iter().collect()),
-        requeue_after: wait.into_iter().chain(goes_on.then_some(Duration::ZERO)).min(),
+        facts: Some(facts),
+        requeue_after: wait
+            .into_iter()
+            .chain(lag)
+            .chain(may_return)
+            .chain(goes_on.then_some(Duration::ZERO))
+            .min(),
     }
 }
 
@@ -120,19 +128,30 @@ fn reported(
     now: Timestamp,
 ) -> Plan {
     let (refusal, wait) = refusal.clone().judged(&*observed.endpoint, settings.refusal_retry, now);
-    let assessment = conditions::of_refused(&refusal, assessed(valid, observed, settings));
+    let assessment = assessed(valid, observed, settings, now);
+    let assessment = conditions::of_refused(&refusal, assessment, valid, observed);
     let events = events::of_change(observed.endpoint.status.as_ref(), &assessment);
     let resolved = resolved(valid, observed, settings);
-    status_only(status::of_valid(observed, &assessment, resolved, now), events, Some(wait))
+    let wait = conditions::lag(valid, observed, now).into_iter().chain([wait]).min();
+    Plan {
+        facts: Some(facts(valid, observed).collect()),
+        ..status_only(status::of_valid(observed, &assessment, resolved, now), events, wait)
+    }
 }
 
-fn assessed(valid: &ValidEndpoint, observed: &Observed, settings: &Settings) -> Assessment {
-    conditions::of_valid(valid, observed, accelerator::statement(valid, observed, &settings.products))
+fn assessed(valid: &ValidEndpoint, observed: &Observed, settings: &Settings, now: Timestamp) -> Assessment {
+    conditions::of_valid(valid, observed, accelerator::statement(valid, observed, &settings.products), now)
 }
 
 fn status_only(status: InferenceEndpointStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
     let (handover, inference, superfluous, scaler) = Default::default();
     Plan { handover, inference, superfluous, scaler, status, events, facts: None, requeue_after }
+}
+
+/// Whose times decide something.
+fn facts(valid: &ValidEndpoint, observed: &Observed) -> impl Iterator<Item = String> {
+    let lags = conditions::lags(valid, observed).then(|| conditions::LAGS.to_owned());
+    lags.into_iter().chain(replicas::rival_is_gone(valid, observed))
 }
 
 /// A child's name belongs to another object. Then no child is written, also not those whose names are free.
@@ -160,7 +179,7 @@ fn foreign<V>(seen: &Sighting<V>) -> Option<String> {
     }
 }
 
-/// Once for each generation: another library or another kind of node changes nothing that runs.
+/// Another library or another kind of node changes nothing that runs.
 fn resolved(valid: &ValidEndpoint, observed: &Observed, settings: &Settings) -> Resolved {
     let status = observed.endpoint.status.as_ref();
     let known = status.and_then(|status| status.resolved.as_ref());
@@ -169,6 +188,7 @@ fn resolved(valid: &ValidEndpoint, observed: &Observed, settings: &Settings) -> 
     }
     Resolved {
         generation: valid.generation,
+        model: valid.endpoint.spec.model.clone(),
         model_source: valid.model.to_string(),
         product_labels: accelerator::labels(valid, observed, &settings.products),
         engine: valid.endpoint.spec.engine.as_str().to_owned(),

@@ -47,6 +47,7 @@ pub(crate) fn observed(endpoint: InferenceEndpoint) -> Observed {
         inference: Sighting::Absent,
         hpa: Sighting::Absent,
         scaler: Sighting::Absent,
+        rival: None,
         nodes: None,
         metrics_api: MetricsApi::Available,
         serves_inferences: true,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::{
-    aiinference::endpoint::{Autoscaling, CPU, InferenceEndpoint},
+    aiinference::endpoint::{Autoscaling, CPU, InferenceEndpoint, Resolved},
     aiinference::source::{Hub, InvalidSource, ModelSource},
     labels,
 };
@@ -96,6 +96,7 @@ pub(crate) fn validate(
     library: Option<&Library>,
 ) -> Result<ValidEndpoint, Invalid> {
     let (spec, meta) = (&endpoint.spec, &endpoint.metadata);
+    let resolved = endpoint.status.as_ref().and_then(|status| status.resolved.as_ref());
     Ok(ValidEndpoint {
         endpoint: Arc::clone(endpoint),
         name: meta.name.clone().unwrap_or_default(),
@@ -103,7 +104,10 @@ pub(crate) fn validate(
         generation: meta.generation.unwrap_or_default(),
         // An object from a cache has a name and a uid.
         owner: endpoint.controller_owner_ref(&()).unwrap_or_default(),
-        model: model(&spec.model, library)?,
+        model: match resolved.and_then(|resolved| known(&spec.model, resolved)) {
+            Some(known) => known,
+            None => model(&spec.model, library)?,
+        },
         accelerator: accelerator(&spec.accelerator, spec.gpus),
         replicas: spec.replicas,
         autoscaling: spec.autoscaling.clone().map(|spec| {
@@ -112,6 +116,14 @@ pub(crate) fn validate(
             ValidAutoscaling { spec, scaler }
         }),
     })
+}
+
+/// What this model has meant before. Another library moves no model that serves.
+fn known(model: &str, resolved: &Resolved) -> Option<ModelSource> {
+    if resolved.model != model {
+        return None;
+    }
+    resolved.model_source.parse().ok()
 }
 
 fn model(text: &str, library: Option<&Library>) -> Result<ModelSource, Invalid> {

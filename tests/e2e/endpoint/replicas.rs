@@ -7,16 +7,21 @@ use std::{
     time::Duration,
 };
 
-use api::{aiinference::AIInference, aiinference::endpoint::InferenceEndpoint, aiscaler::AIScaler, labels};
+use api::{
+    aiinference::AIInference, aiinference::endpoint::InferenceEndpoint, aiscaler::AIScaler, conditions,
+    labels,
+};
 use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscaler, core::v1::Pod};
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use local_cluster::{ClusterSpec, NodePool};
 use serde_json::{Value, json};
 use tests::{
     Scene, controller, follow, fresh_name,
-    inference::endpoint::{by_cpu, by_queue, change, create, until_inference, until_ready},
+    inference::endpoint::{
+        by_cpu, by_queue, change, condition, create, until_condition, until_inference, until_ready,
+    },
     inference::pods_of,
-    is_ready, simulated, start, tools, wait_for, wait_until_gone, within,
+    is_ready, simulated, start, tools, until_renewed, wait_for, wait_until_gone, within,
 };
 
 /// What a watch has seen.
@@ -136,6 +141,54 @@ async fn the_number_of_the_autoscaler_stays_until_the_spec_counts_again() {
     assert!(hpas.get_opt("chat").await.unwrap().is_none(), "it is gone before the spec counts");
 }
 
+/// For example that of KEDA. Neither takes the replicas of the other back.
+#[tokio::test]
+async fn an_autoscaler_of_another_sets_the_replicas_until_it_is_gone() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({"replicas": 3})).await;
+    until_ready(&scene, "chat").await;
+    let (hpas, inferences) = (scene.api::<HorizontalPodAutoscaler>(), scene.api::<AIInference>());
+    let of_another = serde_json::from_value(json!({
+        "metadata": {"name": "keda-hpa-chat"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "ai.infra.example.com/v1alpha1", "kind": "AIInference", "name": "chat"},
+            "maxReplicas": 8,
+        },
+    }))
+    .unwrap();
+    let script = async {
+        hpas.create(&PostParams::default(), &of_another).await.unwrap();
+        until_set_by(&scene, labels::REPLICAS_OF_SCALER).await;
+        let scale = Patch::Merge(json!({"spec": {"replicas": 4}}));
+        inferences.patch_scale("chat", &PatchParams::default(), &scale).await.unwrap();
+        let expected = ("True", "TargetManagedByOther");
+        let endpoint = until_condition(&scene, "chat", conditions::SCALING_ACTIVE, expected).await;
+        let status = endpoint.status.unwrap();
+        let said = status.conditions.iter().find(|known| known.type_ == conditions::SCALING_ACTIVE).unwrap();
+        assert!(said.message.contains("/keda-hpa-chat sets the replicas"), "{said:?}");
+        change(&scene, "chat", json!({"args": ["--seed=1"]})).await;
+        until_inference(&scene, "chat", "with the argument", |inference| !inference.spec.args.is_empty())
+            .await;
+    };
+    let seen = watched(&scene, Box::pin(script)).await;
+    assert_eq!(seen.replicas, BTreeSet::from([3, 4]), "{seen:?}");
+    // It may come back, so its pods stay until the spec is changed.
+    let seen = watched(&scene, async {
+        hpas.delete("keda-hpa-chat", &DeleteParams::default()).await.unwrap();
+        let what = "without an autoscaler";
+        wait_for(&scene.api(), "chat", what, within(), |endpoint: &InferenceEndpoint| {
+            let said = condition(endpoint, conditions::SCALING_ACTIVE);
+            said.is_some_and(|said| said.message.contains("is gone; they stay for 5 minutes"))
+        })
+        .await;
+    })
+    .await;
+    assert_eq!(seen.replicas, BTreeSet::from([4]), "{seen:?}");
+    change(&scene, "chat", json!({"args": ["--seed=2"]})).await;
+    until_inference(&scene, "chat", "with 3 replicas", |inference| inference.spec.replicas == 3).await;
+    until_set_by(&scene, labels::REPLICAS_OF_SPEC).await;
+}
+
 /// The process ends at any moment of a hand-over, and between its two writes.
 #[tokio::test]
 async fn a_controller_that_is_killed_in_a_hand_over_changes_no_number_of_ready_pods() {
@@ -175,8 +228,8 @@ async fn a_controller_that_is_killed_in_a_hand_over_changes_no_number_of_ready_p
                     // One that is about to start again does not run, and is killed the next time.
                     let killed = cluster.kill_component("endpoint-controller").await;
                     kills_done.set(kills_done.get() + usize::from(killed.is_ok()));
-                    // Until the next process leads.
-                    tokio::time::sleep(Duration::from_secs(4)).await;
+                    // By the next process.
+                    until_renewed(&scene, "endpoint-controller", 1).await;
                 }
             };
             tokio::select! {

@@ -21,8 +21,9 @@ use crate::{
 pub const CPU: &str = "cpu";
 
 /// Fields that are those of the AIInference, with its types and its texts.
-pub const PASSED_THROUGH: [&str; 10] = [
+pub const PASSED_THROUGH: [&str; 11] = [
     "engine",
+    "image",
     "modelStore",
     "modelVolume",
     "args",
@@ -70,10 +71,9 @@ pub const PASSED_THROUGH: [&str; 10] = [
         .message("must be 0 or absent with accelerator cpu").field_path(".gpus"),
     validation = Rule::new("self.accelerator == 'cpu' || !has(self.gpus) || self.gpus > 0")
         .message("must be at least 1; to serve without GPUs, set accelerator cpu").field_path(".gpus"),
-    validation = Rule::new("self.accelerator != 'cpu' || self.engine == 'triton'")
-        .message("must be triton with accelerator cpu, because the default images of the others need a GPU; with an image \
-                  of yours, write an AIInference")
-        .field_path(".engine"),
+    validation = Rule::new("self.accelerator != 'cpu' || self.engine == 'triton' || has(self.image)")
+        .message("must be set with accelerator cpu, or engine must be triton: the default images of the others need a GPU")
+        .field_path(".image").reason(Reason::FieldValueRequired),
     validation = Rule::new("!has(self.autoscaling) || self.replicas > 0")
         .message("must not be 0 with autoscaling: remove autoscaling to stop the endpoint").field_path(".replicas"),
     validation = traffic::grpc_is_of_triton(),
@@ -100,7 +100,8 @@ pub struct InferenceEndpointSpec {
     pub model: String,
 
     /// Number of pods. 0 stops the endpoint. With autoscaling it is the number to begin with, within minReplicas and
-    /// maxReplicas. Default: 1. Changing it restarts no pod that stays.
+    /// maxReplicas. An autoscaler of yours that has the AIInference as its target sets the pods instead. Default: 1. Changing it
+    /// restarts no pod that stays.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
@@ -126,6 +127,13 @@ pub struct InferenceEndpointSpec {
     /// pods.
     #[serde(default = "vllm")]
     pub engine: Engine,
+
+    /// Image of the engine. Default: the controller's default for the engine, resolved once per spec change and shown in
+    /// status.resolved of the AIInference. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = rules::image())]
+    pub image: Option<String>,
 
     /// Access to the object store of an s3:// source, or to the hub of an hf:// or ms:// source. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -331,8 +339,9 @@ pub enum TargetKind {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct InferenceEndpointStatus {
-    /// Pending: there is no AIInference yet. Progressing: pods start or are replaced. Ready: all pods are ready. Degraded: some
-    /// pods serve, and the others cannot start. Failed: it cannot serve without a change. Stopped: replicas is 0.
+    /// Pending: there is no AIInference yet. Progressing: pods start or are replaced. Ready: all pods are ready. Degraded: pods
+    /// serve, and others cannot start or the spec cannot be applied. Failed: it cannot serve without a change. Stopped: no pod
+    /// is wanted.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
     #[schemars(with = "String", length(max = 64))]
     pub phase: Option<Phase>,
@@ -357,7 +366,7 @@ pub struct InferenceEndpointStatus {
     #[schemars(length(max = 64))]
     pub ready: Option<String>,
 
-    /// What the names of the spec mean. Resolved once for each generation of the spec.
+    /// What the names of the spec mean: the model until spec.model changes, the rest once for each generation of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 
@@ -397,6 +406,11 @@ pub struct Resolved {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub generation: i64,
+
+    /// `spec.model` that this was resolved from. Its location stays while this is the model of the spec.
+    #[serde(default)]
+    #[schemars(length(max = 512))]
+    pub model: String,
 
     /// Location of the weights, as in modelSource of the AIInference.
     #[serde(default)]

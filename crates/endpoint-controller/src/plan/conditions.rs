@@ -2,15 +2,17 @@
 //!
 //! What the AIInference and the autoscaler say is copied with reason and message. Transition times are set in `status`.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use api::{
     aiinference,
     aiinference::endpoint::{MetricSpec, Phase},
     conditions, reasons,
 };
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::write::refusal::Refusal;
+use workload::time::remaining;
 
 use crate::{
     child::{Active, InferenceView},
@@ -37,20 +39,44 @@ pub(super) struct Statement {
     pub(super) message: String,
 }
 
+/// Since when the status of the AIInference is not about its present generation.
+pub(super) const LAGS: &str = "the status of the AIInference lags";
+/// The inference-controller reports a change of the replicas within seconds.
+const MAY_LAG_FOR: Duration = Duration::from_secs(60);
+
+/// Whether the status of the AIInference is not about its present generation, and was about one of this spec.
+pub(super) fn lags(valid: &ValidEndpoint, observed: &Observed) -> bool {
+    observed.inference.own().is_some_and(|inference| {
+        inference.rendered_from == Some(valid.generation) && !is_seen(inference) && was_current(valid)
+    })
+}
+
+/// How long what was said before still counts.
+pub(super) fn lag(valid: &ValidEndpoint, observed: &Observed, now: Timestamp) -> Option<Duration> {
+    let since = observed.facts.get(LAGS).copied().unwrap_or(now);
+    remaining(MAY_LAG_FOR, since, now).filter(|_| lags(valid, observed))
+}
+
 pub(super) fn of_valid(
     valid: &ValidEndpoint,
     observed: &Observed,
     accelerator: Option<Statement>,
+    now: Timestamp,
 ) -> Assessment {
     let accepted = holds(conditions::ACCEPTED, reasons::VALID, "the spec is valid".to_owned());
-    let current = observed.inference.own().filter(|inference| is_current(inference, valid));
-    let Some(inference) = current else { return coming(accepted, accelerator, valid, observed) };
+    let lags = lag(valid, observed, now).is_some();
+    let is_current =
+        |inference: &&InferenceView| inference.rendered_from == Some(valid.generation) && is_seen(inference);
+    let current = observed.inference.own().filter(|inference| lags || is_current(inference));
+    let Some(inference) = current else {
+        return coming(accepted, accelerator, valid, observed, now);
+    };
     let status = &inference.status;
     let serves = copied(conditions::INFERENCE_READY, inference.condition(conditions::READY));
     let mut verdicts = vec![accepted];
     verdicts.extend(accelerator);
     verdicts.extend(serves.clone());
-    verdicts.extend(scaling(valid, observed));
+    verdicts.extend(scaling(valid, observed, now));
     let ready = match &serves {
         Some(serves) if serves.holds => Statement { type_: conditions::READY, ..serves.clone() },
         Some(serves) => {
@@ -85,6 +111,7 @@ fn coming(
     accelerator: Option<Statement>,
     valid: &ValidEndpoint,
     observed: &Observed,
+    now: Timestamp,
 ) -> Assessment {
     let message = match (observed.serves_inferences, observed.inference.own()) {
         (false, _) => {
@@ -96,7 +123,7 @@ fn coming(
     let mut verdicts = vec![accepted];
     verdicts.extend(accelerator);
     verdicts.push(fails(conditions::INFERENCE_READY, reasons::WAITING, message.to_owned()));
-    verdicts.extend(scaling(valid, observed));
+    verdicts.extend(scaling(valid, observed, now));
     verdicts.push(fails(conditions::READY, reasons::WAITING, message.to_owned()));
     verdicts.push(holds(conditions::RECONCILING, reasons::WAITING, message.to_owned()));
     let phase = if observed.inference.own().is_some() { Phase::Progressing } else { Phase::Pending };
@@ -117,8 +144,13 @@ pub(super) fn of_invalid(invalid: &Invalid) -> Assessment {
     }
 }
 
-/// A child was refused, or its name is taken.
-pub(super) fn of_refused(refusal: &Refusal, assessment: Assessment) -> Assessment {
+/// A child was refused, or its name is taken. What serves is ready without its autoscaler.
+pub(super) fn of_refused(
+    refusal: &Refusal,
+    assessment: Assessment,
+    valid: &ValidEndpoint,
+    observed: &Observed,
+) -> Assessment {
     let (reason, message) = match refusal {
         // The garbage collector is about to delete the child of the deleted owner; no fault.
         Refusal::Leftover { .. } => return assessment,
@@ -127,20 +159,45 @@ pub(super) fn of_refused(refusal: &Refusal, assessment: Assessment) -> Assessmen
         Refusal::Invalid(message) => (reasons::INVALID_SPEC, message),
     };
     let mut verdicts = assessment.verdicts;
-    let replaced = [conditions::READY, conditions::RECONCILING, conditions::STALLED];
-    verdicts.retain(|verdict| !replaced.contains(&verdict.type_));
+    let serves = verdicts.iter().any(|verdict| verdict.type_ == conditions::READY && verdict.holds);
+    verdicts.retain(|verdict| ![conditions::RECONCILING, conditions::STALLED].contains(&verdict.type_));
     if let (Refusal::Invalid(_), Some(accepted)) = (refusal, verdicts.first_mut()) {
         *accepted = fails(conditions::ACCEPTED, reason, message.clone());
     }
-    verdicts.push(fails(conditions::READY, reason, message.clone()));
+    let lacks_scaler = match valid.autoscaling.as_ref().map(|autoscaling| autoscaling.scaler) {
+        Some(Scaler::HorizontalPodAutoscaler) => observed.hpa.own().is_none(),
+        Some(Scaler::AIScaler) => observed.scaler.own().is_none(),
+        None => false,
+    };
+    let answers = match (serves, lacks_scaler) {
+        (true, true) => Some(conditions::SCALING_ACTIVE),
+        // The AIInference that serves could not be changed.
+        (true, false) => None,
+        (false, _) => Some(conditions::READY),
+    };
+    for verdict in verdicts.iter_mut().filter(|verdict| Some(verdict.type_) == answers) {
+        *verdict = fails(verdict.type_, reason, message.clone());
+    }
     verdicts.push(holds(conditions::STALLED, reason, message.clone()));
-    Assessment { phase: Phase::Failed, verdicts, comes_up: false }
+    let has_pods = observed.inference.own().is_some_and(|inference| inference.status.ready_replicas > 0);
+    let phase = match (serves, has_pods) {
+        (true, _) => assessment.phase,
+        (false, true) => Phase::Degraded,
+        (false, false) => Phase::Failed,
+    };
+    Assessment { phase, verdicts, comes_up: false }
 }
 
-/// Whether the AIInference was rendered from this generation, and its status is about it.
-fn is_current(inference: &InferenceView, valid: &ValidEndpoint) -> bool {
-    inference.rendered_from == Some(valid.generation)
-        && inference.metadata.generation == Some(inference.status.observed_generation)
+fn is_seen(inference: &InferenceView) -> bool {
+    inference.metadata.generation == Some(inference.status.observed_generation)
+}
+
+/// What was said of this generation came from the AIInference. An autoscaler that sets other replicas takes no readiness away.
+fn was_current(valid: &ValidEndpoint) -> bool {
+    let conditions = valid.endpoint.status.iter().flat_map(|status| &status.conditions);
+    let mut served = conditions.filter(|condition| condition.type_ == conditions::INFERENCE_READY);
+    served
+        .any(|known| known.observed_generation == Some(valid.generation) && known.reason != reasons::WAITING)
 }
 
 fn phase(ready: &Statement, inference: &InferenceView) -> Phase {
@@ -154,11 +211,24 @@ fn phase(ready: &Statement, inference: &InferenceView) -> Phase {
     }
 }
 
-/// Absent without autoscaling.
-fn scaling(valid: &ValidEndpoint, observed: &Observed) -> Option<Statement> {
-    let autoscaling = valid.autoscaling.as_ref()?;
+/// Absent if `spec.replicas` counts.
+fn scaling(valid: &ValidEndpoint, observed: &Observed, now: Timestamp) -> Option<Statement> {
     let type_ = conditions::SCALING_ACTIVE;
+    let Some(autoscaling) = &valid.autoscaling else { return by_rival(valid, observed, now) };
     Some(match autoscaling.scaler {
+        Scaler::HorizontalPodAutoscaler if let Some(rival) = super::scaler::rival(observed) => {
+            let message = match observed.hpa.own() {
+                Some(_) => format!("{rival} scales the same AIInference, and of two neither works"),
+                None => {
+                    format!("{rival} scales the AIInference, so no HorizontalPodAutoscaler is made beside it")
+                }
+            };
+            fails(
+                type_,
+                reasons::TARGET_MANAGED_BY_OTHER,
+                format!("{message}; remove it, or spec.autoscaling"),
+            )
+        }
         Scaler::HorizontalPodAutoscaler => {
             let active = observed.hpa.own().and_then(|hpa| hpa.active.as_ref());
             by_hpa(valid, autoscaling, active, observed.metrics_api)
@@ -173,6 +243,28 @@ fn scaling(valid: &ValidEndpoint, observed: &Observed) -> Option<Statement> {
             Some(active) => of_active(type_, active),
             None => fails(type_, reasons::WAITING, "the AIScaler has not decided yet".to_owned()),
         },
+    })
+}
+
+/// Without autoscaling of its own.
+fn by_rival(valid: &ValidEndpoint, observed: &Observed, now: Timestamp) -> Option<Statement> {
+    let (type_, reason) = (conditions::SCALING_ACTIVE, reasons::TARGET_MANAGED_BY_OTHER);
+    let Some(rival) = &observed.rival else {
+        super::replicas::rival_may_return(valid, observed, now)?;
+        let message = "the autoscaler that set the replicas is gone; they stay for 5 minutes, and then spec.replicas \
+                       counts again, or at once when the spec is changed";
+        return Some(holds(type_, reason, message.to_owned()));
+    };
+    if valid.replicas == 0 {
+        let message = format!("spec.replicas is 0; if {rival} starts pods again, remove or pause it");
+        return Some(fails(type_, reasons::SCALING_DISABLED, message));
+    }
+    let message = format!("{rival} sets the replicas; spec.replicas counts again when it is gone");
+    Some(match &rival.active {
+        Some(active) if !active.holds => {
+            fails(type_, reason, format!("{message}; it says: {}", active.message))
+        }
+        Some(_) | None => holds(type_, reason, message),
     })
 }
 
@@ -202,14 +294,17 @@ fn by_hpa(
     }
     if matches!(valid.accelerator, Accelerator::Gpus { .. }) {
         let names: Vec<&str> = autoscaling.spec.metrics.iter().map(resource).collect();
-        let complaint = active.filter(|active| !active.holds);
-        let says = complaint.map(|active| format!("; the HorizontalPodAutoscaler: {}", active.message));
-        let message = format!(
-            "{} does not show the load of an engine on GPUs: set autoscaling.metricType queue_depth instead of metrics{}",
+        let advice = format!(
+            "{} does not show the load of an engine on GPUs: set autoscaling.metricType queue_depth instead of metrics",
             names.join(" and "),
-            says.unwrap_or_default()
         );
-        return holds(type_, reasons::METRIC_NOT_LOAD_SENSITIVE, message);
+        return match active {
+            Some(active) if !active.holds => {
+                let message = format!("{}; {advice}", active.message);
+                of_active(type_, &Active { message, ..active.clone() })
+            }
+            Some(_) | None => holds(type_, reasons::METRIC_NOT_LOAD_SENSITIVE, advice),
+        };
     }
     match active {
         Some(active) => of_active(type_, active),

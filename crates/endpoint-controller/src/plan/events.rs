@@ -15,7 +15,15 @@ pub(super) fn of_change(before: Option<&InferenceEndpointStatus>, assessment: &A
         let mut same = known.iter().filter(|known| known.type_ == statement.type_);
         !same.any(|known| known.reason == *statement.reason && (known.status == "True") == statement.holds)
     };
-    assessment.verdicts.iter().filter(|statement| is_new(statement)).filter_map(note).collect()
+    let verdicts = &assessment.verdicts;
+    let is_repeated = |statement: &Statement| {
+        statement.type_ == conditions::STALLED
+            && verdicts.iter().any(|other| {
+                !other.holds && other.type_ != conditions::ACCEPTED && other.reason == statement.reason
+            })
+    };
+    let new = verdicts.iter().filter(|statement| is_new(statement) && !is_repeated(statement));
+    new.filter_map(note).collect()
 }
 
 fn note(statement: &Statement) -> Option<Note> {
@@ -25,11 +33,11 @@ fn note(statement: &Statement) -> Option<Note> {
         return Some(Note { severity: Severity::Normal, reason: reasons::READY, message });
     }
     let Cow::Borrowed(reason) = reason else { return None };
-    let is_told_by_another = [conditions::STALLED, conditions::RECONCILING].contains(type_)
-        // Ready repeats the reason of this one.
-        || (*type_ == conditions::ACCEPTED && !holds);
-    let needs_person = !holds || *reason == reasons::METRIC_NOT_LOAD_SENSITIVE;
-    (needs_person && !is_told_by_another && *reason != reasons::WAITING).then_some(Note {
+    // Ready, or Stalled, repeats the reason of this one.
+    let is_repeated = *type_ == conditions::RECONCILING || (*type_ == conditions::ACCEPTED && !holds);
+    let needs_person =
+        !holds || *type_ == conditions::STALLED || *reason == reasons::METRIC_NOT_LOAD_SENSITIVE;
+    (needs_person && !is_repeated && *reason != reasons::WAITING).then_some(Note {
         severity: Severity::Warning,
         reason,
         message,

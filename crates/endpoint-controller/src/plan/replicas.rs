@@ -2,7 +2,14 @@
 //!
 //! Without autoscaling this controller applies them. With it, the field is given to the autoscaler at its live value: a second
 //! field manager holds it, and then this controller stops applying it. Without autoscaling again, the field is taken
-//! back at its live value when the autoscaler is gone, and follows the spec after that.
+//! back at its live value when the autoscaler is gone, and follows the spec after that. An autoscaler of another counts as
+//! one, too.
+
+use std::time::Duration;
+
+use api::{conditions, reasons};
+use jiff::Timestamp;
+use workload::time::remaining;
 
 use crate::{
     child::{InferenceView, Setter},
@@ -45,11 +52,53 @@ impl Course {
     }
 }
 
-pub(super) fn course(valid: &ValidEndpoint, observed: &Observed) -> Course {
+/// Since when an autoscaler of another is gone, with the generation of the spec at that time.
+const RIVAL_IS_GONE: &str = "the autoscaler of another is gone, in generation ";
+/// Tools delete an autoscaler and make it again, and KEDA deletes it while it pauses. Pods that serve stay for so long.
+const RIVAL_MAY_RETURN_WITHIN: Duration = Duration::from_secs(300);
+
+/// How long the replicas of an autoscaler that is gone still stay. A later change of the spec ends that.
+pub(super) fn rival_may_return(
+    valid: &ValidEndpoint,
+    observed: &Observed,
+    now: Timestamp,
+) -> Option<Duration> {
+    let fact = rival_is_gone(valid, observed).filter(|fact| *fact == gone_in(valid.generation))?;
+    remaining(RIVAL_MAY_RETURN_WITHIN, observed.facts.get(&fact).copied().unwrap_or(now), now)
+}
+
+/// What is remembered until this controller sets the replicas again.
+pub(super) fn rival_is_gone(valid: &ValidEndpoint, observed: &Observed) -> Option<String> {
+    // More pods than the autoscaler has set take none away.
+    let is_left = observed
+        .inference
+        .own()
+        .is_some_and(|known| known.setter == Some(Setter::Scaler) && known.replicas > valid.replicas);
+    if valid.autoscaling.is_some() || observed.rival.is_some() || valid.replicas == 0 || !is_left {
+        return None;
+    }
+    let mut conditions = valid.endpoint.status.iter().flat_map(|status| &status.conditions);
+    conditions.find(|known| {
+        known.type_ == conditions::SCALING_ACTIVE && known.reason == reasons::TARGET_MANAGED_BY_OTHER
+    })?;
+    let known = observed.facts.keys().find(|fact| fact.starts_with(RIVAL_IS_GONE));
+    Some(known.cloned().unwrap_or_else(|| gone_in(valid.generation)))
+}
+
+fn gone_in(generation: i64) -> String {
+    format!("{RIVAL_IS_GONE}{generation}")
+}
+
+pub(super) fn course(valid: &ValidEndpoint, observed: &Observed, now: Timestamp) -> Course {
     match (observed.inference.own(), &valid.autoscaling) {
         (None, None) => Course::applies(valid.replicas),
         (None, Some(autoscaling)) => first(valid, autoscaling),
         (Some(inference), Some(autoscaling)) => to_scaler(valid, inference, autoscaling),
+        (Some(_), None) if rival_may_return(valid, observed, now).is_some() => Course::leaves(),
+        // 0 stops an endpoint whoever sets the other numbers.
+        (Some(inference), None) if observed.rival.is_some() && valid.replicas > 0 => {
+            to_rival(valid, inference)
+        }
         (Some(inference), None) => to_spec(valid, inference, observed),
     }
 }
@@ -65,6 +114,16 @@ fn to_scaler(valid: &ValidEndpoint, inference: &InferenceView, autoscaling: &Val
         // An autoscaler does nothing for a target with 0 replicas.
         Some(Setter::Spec) | None if inference.replicas == 0 => first(valid, autoscaling),
         // Without the annotation, the live value stays.
+        Some(Setter::Spec) | None => Course { handover: Some(inference.replicas), ..Course::leaves() },
+    }
+}
+
+fn to_rival(valid: &ValidEndpoint, inference: &InferenceView) -> Course {
+    match inference.setter {
+        Some(Setter::Scaler) => Course::leaves(),
+        Some(Setter::Spec) | None if inference.replicas == 0 => {
+            Course { goes_on: true, ..Course::applies(valid.replicas) }
+        }
         Some(Setter::Spec) | None => Course { handover: Some(inference.replicas), ..Course::leaves() },
     }
 }

@@ -13,6 +13,7 @@ use super::{inference::metadata, replicas::Course};
 use crate::{
     child::Rendered,
     observe::{Observed, Sighting},
+    rivals::{Rival, RivalKind},
     validate::{Scaler, ValidAutoscaling, ValidEndpoint},
 };
 
@@ -36,6 +37,8 @@ pub(super) fn wanted(valid: &ValidEndpoint, observed: &Observed, course: &Course
         "name": valid.name,
     });
     match autoscaling.scaler {
+        // Of two for one target, neither scales.
+        Scaler::HorizontalPodAutoscaler if observed.hpa.own().is_none() && rival(observed).is_some() => None,
         Scaler::HorizontalPodAutoscaler => observed.scaler.own().is_none().then(|| {
             let spec = of_hpa(autoscaling, &target);
             Wanted::HorizontalPodAutoscaler(Box::new(Rendered::new(metadata(valid), spec)))
@@ -45,6 +48,11 @@ pub(super) fn wanted(valid: &ValidEndpoint, observed: &Observed, course: &Course
             Wanted::AIScaler(Box::new(Rendered::new(metadata(valid), spec)))
         }),
     }
+}
+
+/// A HorizontalPodAutoscaler of another; an AIScaler leaves such a target alone.
+pub(super) fn rival(observed: &Observed) -> Option<&Rival> {
+    observed.rival.as_ref().filter(|rival| rival.kind == RivalKind::HorizontalPodAutoscaler)
 }
 
 pub(super) fn superfluous(valid: &ValidEndpoint, observed: &Observed) -> Vec<Superfluous> {

@@ -4,11 +4,14 @@ use api::{
     aiinference::endpoint::{InferenceEndpointStatus, Phase},
     conditions, labels,
 };
+use runtime::key::Key;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    child::Active,
     observe::MetricsApi,
+    rivals::{Rival, RivalKind},
     tests::{at, by_cpu, by_queue, condition, endpoint, hpa, inference, observed, scaler, settings},
 };
 
@@ -147,21 +150,201 @@ fn a_taken_name_is_a_conflict_and_nothing_is_written() {
     assert!(plan.inference.is_some() && plan.superfluous.is_empty());
 }
 
+/// Neither a library that an administrator sets later nor another number of pods moves what serves.
 #[test]
-fn what_was_resolved_for_a_generation_stays() {
-    let with_library = || Settings {
+fn a_model_keeps_its_location_until_the_spec_names_another() {
+    let with_library = Settings {
         library: Some(crate::validate::Library::parse("s3://models/{id}").unwrap()),
         ..settings()
     };
-    let mut endpoint = endpoint(&json!({}));
-    let status = endpoint.status.get_or_insert_default();
-    status.resolved =
-        Some(Resolved { generation: 2, model_source: "ms://a/b".to_owned(), ..Resolved::default() });
-    let seen = observed(endpoint.clone());
-    let source = |plan: Plan| plan.inference.unwrap().rendered.spec["modelSource"].clone();
-    assert_eq!(source(plan(&seen, &with_library(), at(0))), "ms://a/b");
+    for (model, meant) in [("a/b", "ms://a/b"), ("a/b@v1", "ms://a/b@v1")] {
+        let mut known = endpoint(&json!({"model": model, "replicas": 2}));
+        let seen = observed(known.clone());
+        let first = super::resolved(&validate(&seen.endpoint, None).unwrap(), &seen, &settings());
+        assert_eq!((first.model.as_str(), first.model_source.as_str()), (model, meant));
+        known.status.get_or_insert_default().resolved = Some(first);
+        for generation in [2, 3] {
+            known.metadata.generation = Some(generation);
+            let plan = plan(&observed(known.clone()), &with_library, at(0));
+            assert_eq!(plan.inference.unwrap().rendered.spec["modelSource"], meant);
+        }
+        known.spec.model = "a/c".to_owned();
+        known.metadata.generation = Some(4);
+        let plan = plan(&observed(known), &with_library, at(0));
+        assert_eq!(plan.inference.unwrap().rendered.spec["modelSource"], "s3://models/a/c");
+    }
+}
+
+fn rival(kind: RivalKind) -> Option<Rival> {
+    Some(Rival { kind, key: Key::new("demo", "theirs"), owner: None, active: None })
+}
+
+/// The two would set the replicas in turn, and pods would come and go.
+#[test]
+fn the_replicas_are_left_to_an_autoscaler_of_another() {
+    let mut seen = observed(endpoint(&json!({"replicas": 3})));
+    seen.rival = rival(RivalKind::AIScaler);
+    assert_eq!(replicas(&planned(&seen)), of_spec(3));
+    seen.inference = inference(3, Some("spec"), &json!({}));
+    assert_eq!(replicas(&planned(&seen)), of_scaler(Some(3)));
+    seen.inference = inference(7, Some("scaler"), &json!({}));
+    let plan = planned(&seen);
+    assert_eq!(replicas(&plan), of_scaler(None));
+    assert!(plan.scaler.is_none());
+    assert_eq!(said(&plan.status, conditions::SCALING_ACTIVE), is("True", "TargetManagedByOther"));
+    assert_eq!(said(&plan.status, conditions::READY), is("True", "Ready"));
+    let mut endpoint = (*seen.endpoint).clone();
+    endpoint.status = Some(plan.status);
+    seen.endpoint = endpoint.clone().into();
+
+    // It may be made again: pods that serve stay, and none is missing.
+    seen.rival = None;
+    let gone = planned(&seen);
+    assert_eq!(replicas(&gone), of_scaler(None));
+    assert_eq!(gone.requeue_after, Some(Duration::from_secs(10)), "the message is a detail");
+    seen.facts = gone.facts.unwrap().into_iter().map(|fact| (fact, at(-299))).collect();
+    assert_eq!(replicas(&planned(&seen)), of_scaler(None));
+    seen.facts.values_mut().for_each(|since| *since = at(-300));
+    let plan = planned(&seen);
+    assert_eq!(replicas(&plan), of_spec(7), "taken back at the live value");
+    assert_eq!(said(&plan.status, conditions::SCALING_ACTIVE), None);
+    let facts = std::mem::take(&mut seen.facts);
+    for scaled_to in [0, 2] {
+        seen.inference = inference(scaled_to, Some("scaler"), &json!({}));
+        assert_eq!(
+            replicas(&planned(&seen)),
+            of_spec(scaled_to),
+            "at the live value, and then that of the spec"
+        );
+    }
+    (seen.inference, seen.facts) = (inference(7, Some("scaler"), &json!({})), facts);
+    // A change of the spec is meant for now.
+    seen.facts.values_mut().for_each(|since| *since = at(-10));
     endpoint.metadata.generation = Some(3);
-    assert_eq!(source(plan(&observed(endpoint), &with_library(), at(0))), "s3://models/a/b");
+    seen.endpoint = endpoint.into();
+    assert_eq!(replicas(&planned(&seen)), of_spec(7));
+    // One of before is not, also where the status is not about it yet.
+    seen.facts.clear();
+    assert_eq!(replicas(&planned(&seen)), of_scaler(None));
+}
+
+#[test]
+fn an_autoscaler_of_another_that_cannot_scale_is_named() {
+    let mut seen = observed(endpoint(&json!({"replicas": 3})));
+    seen.inference = inference(3, Some("scaler"), &json!({}));
+    let active =
+        Active { holds: false, reason: "FailedGetPodsMetric".to_owned(), message: "no metric".to_owned() };
+    seen.rival =
+        rival(RivalKind::HorizontalPodAutoscaler).map(|rival| Rival { active: Some(active), ..rival });
+    let status = planned(&seen).status;
+    assert_eq!(said(&status, conditions::SCALING_ACTIVE), is("False", "TargetManagedByOther"));
+    assert_eq!(said(&status, conditions::READY), is("True", "Ready"));
+}
+
+#[test]
+fn zero_replicas_stop_an_endpoint_that_another_scales() {
+    let mut seen = observed(endpoint(&json!({"replicas": 0})));
+    seen.rival = rival(RivalKind::HorizontalPodAutoscaler);
+    seen.inference = inference(4, Some("scaler"), &json!({}));
+    assert_eq!(replicas(&planned(&seen)), of_spec(4));
+    seen.inference = inference(4, Some("spec"), &json!({}));
+    let plan = planned(&seen);
+    assert_eq!(replicas(&plan), of_spec(0));
+    // KEDA and an AIScaler can start pods again.
+    assert_eq!(said(&plan.status, conditions::SCALING_ACTIVE), is("False", "ScalingDisabled"));
+    // Begun again by the spec, because no autoscaler leaves 0.
+    let mut seen = observed(endpoint(&json!({"replicas": 2})));
+    seen.rival = rival(RivalKind::HorizontalPodAutoscaler);
+    seen.inference = inference(0, Some("spec"), &json!({}));
+    assert_eq!(replicas(&planned(&seen)), of_spec(2));
+}
+
+#[test]
+fn no_second_autoscaler_is_made_for_one_target() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_cpu()})));
+    seen.inference = inference(3, Some("scaler"), &json!({}));
+    seen.rival = rival(RivalKind::HorizontalPodAutoscaler);
+    let plan = planned(&seen);
+    assert!(plan.scaler.is_none() && plan.superfluous.is_empty());
+    assert_eq!(said(&plan.status, conditions::SCALING_ACTIVE), is("False", "TargetManagedByOther"));
+    assert_eq!(plan.events.len(), 2, "ready, and this");
+    // The endpoint's own is not deleted for it, and an AIScaler leaves such a target alone.
+    seen.hpa = hpa(&condition("ScalingActive", "True", "ValidMetricFound"));
+    assert!(planned(&seen).scaler.is_some());
+    seen.hpa = Sighting::Absent;
+    seen.rival = rival(RivalKind::AIScaler);
+    assert!(planned(&seen).scaler.is_some());
+}
+
+/// The autoscaler has changed the replicas, and the inference-controller has not reported yet.
+#[test]
+fn a_change_of_the_number_alone_takes_no_readiness_away() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_queue()})));
+    seen.inference = inference(3, Some("scaler"), &json!({}));
+    let ready = planned(&seen).status;
+    let mut endpoint = (*seen.endpoint).clone();
+    endpoint.status = Some(ready);
+    seen.endpoint = endpoint.clone().into();
+    let mut lags = inference(4, Some("scaler"), &json!({"readyReplicas": 3}));
+    if let Sighting::Own(inference) = &mut lags {
+        inference.metadata.generation = Some(8);
+    }
+    seen.inference = lags;
+    let lags = planned(&seen);
+    assert_eq!(said(&lags.status, conditions::READY), is("True", "Ready"));
+    seen.facts = lags.facts.unwrap().into_iter().map(|fact| (fact, at(-60))).collect();
+    let late = planned(&seen);
+    assert_eq!(said(&late.status, conditions::READY), is("False", "Waiting"), "no report for a minute");
+    let lags = super::conditions::LAGS.to_owned();
+    assert!(late.facts.unwrap().contains(&lags), "or another minute would begin");
+    seen.facts.clear();
+    // Of another generation of the endpoint nothing was said before.
+    endpoint.metadata.generation = Some(3);
+    let assessed =
+        |seen: &Observed| assessed(&validate(&seen.endpoint, None).unwrap(), seen, &settings(), at(0));
+    let is_ready = |seen: &Observed| {
+        let verdicts = assessed(seen).verdicts;
+        verdicts.iter().any(|statement| statement.type_ == conditions::READY && statement.holds)
+    };
+    assert!(is_ready(&seen));
+    seen.endpoint = endpoint.into();
+    if let Sighting::Own(inference) = &mut seen.inference {
+        inference.rendered_from = Some(3);
+    }
+    assert!(!is_ready(&seen));
+}
+
+#[test]
+fn what_serves_is_ready_without_the_autoscaler_that_was_refused() {
+    let mut seen = observed(endpoint(&json!({"autoscaling": by_queue()})));
+    seen.inference = inference(3, Some("scaler"), &json!({}));
+    let denied = Refusal::Denied("AIScaler demo/chat: quota".to_owned());
+    let plan = refused(&denied, &seen, &settings(), at(0));
+    assert_eq!(plan.status.phase, Some(Phase::Ready));
+    assert_eq!(said(&plan.status, conditions::READY), is("True", "Ready"));
+    assert_eq!(said(&plan.status, conditions::SCALING_ACTIVE), is("False", "Denied"));
+    assert_eq!(said(&plan.status, conditions::STALLED), is("True", "Denied"));
+    let reasons = plan.events.iter().map(|note| note.reason).collect::<Vec<_>>();
+    assert_eq!(reasons, ["Denied", "Ready"]);
+    // With another generation, and as pods of the one before serve.
+    if let Sighting::Own(inference) = &mut seen.inference {
+        inference.rendered_from = Some(1);
+    }
+    let plan = refused(&denied, &seen, &settings(), at(0));
+    assert_eq!(
+        (plan.status.phase, said(&plan.status, conditions::READY)),
+        (Some(Phase::Degraded), is("False", "Denied"))
+    );
+    // Nothing else would say that the AIInference was refused.
+    let mut seen = observed(endpoint(&json!({})));
+    seen.inference = inference(3, Some("spec"), &json!({}));
+    let plan = refused(&denied, &seen, &settings(), at(0));
+    assert_eq!(said(&plan.status, conditions::READY), is("True", "Ready"));
+    assert!(plan.events.iter().any(|note| note.reason == "Denied"));
+    seen.inference = Sighting::Absent;
+    let plan = refused(&denied, &seen, &settings(), at(0));
+    assert_eq!(said(&plan.status, conditions::READY), is("False", "Denied"));
+    assert_eq!(plan.status.phase, Some(Phase::Failed));
 }
 
 #[test]
@@ -179,14 +362,17 @@ fn a_cpu_target_on_gpus_is_answered_and_named() {
     let missing = ("False".to_owned(), "MetricsAPIMissing".to_owned());
     let insensitive = ("True".to_owned(), "MetricNotLoadSensitive".to_owned());
     assert_eq!(scaling(&seen), insensitive);
-    seen.hpa = hpa(&condition("ScalingActive", "False", "FailedGetResourceMetric"));
+    seen.hpa = hpa(&condition("ScalingActive", "True", "ValidMetricFound"));
     assert_eq!(scaling(&seen), insensitive);
+    seen.hpa = hpa(&condition("ScalingActive", "False", "FailedGetResourceMetric"));
+    assert_eq!(scaling(&seen), ("False".to_owned(), "FailedGetResourceMetric".to_owned()));
     for api in [MetricsApi::Missing, MetricsApi::Unavailable] {
         seen.metrics_api = api;
         assert_eq!(scaling(&seen), missing);
     }
     // A controller of one namespace does not see which APIs there are.
     seen.metrics_api = MetricsApi::Unknown;
+    seen.hpa = Sighting::Absent;
     assert_eq!(scaling(&seen), insensitive);
     let mut words = condition("ScalingActive", "False", "FailedGetResourceMetric");
     words["message"] =
@@ -228,7 +414,7 @@ fn a_status_of_an_older_generation_says_nothing_of_this_one() {
     seen.inference = inference(1, Some("spec"), &json!({}));
     // Nothing is wrong, so it may wait.
     assert_eq!(planned(&seen).status.observed_generation, 0);
-    let assessed = assessed(&validate(&seen.endpoint, None).unwrap(), &seen, &settings());
+    let assessed = assessed(&validate(&seen.endpoint, None).unwrap(), &seen, &settings(), at(0));
     let ready = assessed.verdicts.iter().find(|statement| statement.type_ == conditions::READY).unwrap();
     assert!(!ready.holds && ready.reason == "Waiting");
 }
