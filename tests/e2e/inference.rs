@@ -12,6 +12,7 @@ use tests::{
     wait_for, within,
 };
 
+mod canary_order;
 mod conflict;
 mod disruptions;
 mod drift;

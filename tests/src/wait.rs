@@ -130,29 +130,37 @@ where
 {
     let list = api.list(&ListParams::default().labels(labels)).await.expect("a list to begin with");
     let uid = |object: &K| object.meta().uid.clone().unwrap_or_default();
-    let version = list.metadata.resource_version.unwrap_or_default();
+    let mut version = list.metadata.resource_version.unwrap_or_default();
     let mut all: BTreeMap<String, K> = list.items.into_iter().map(|object| (uid(&object), object)).collect();
     if let Some(found) = look(&all) {
         return found;
     }
-    let events = api.watch(&WatchParams::default().labels(labels), &version).await.expect("a watch");
-    futures::pin_mut!(events);
-    while let Some(event) = events.try_next().await.expect("a watch that does not break") {
-        match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                all.insert(uid(&object), object);
+    // The API server ends each watch after some minutes.
+    loop {
+        let events = api.watch(&WatchParams::default().labels(labels), &version).await.expect("a watch");
+        futures::pin_mut!(events);
+        while let Some(event) = events.try_next().await.expect("a watch that does not break") {
+            let seen = |object: &K| object.meta().resource_version.clone().unwrap_or_default();
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    version = seen(&object);
+                    all.insert(uid(&object), object);
+                }
+                WatchEvent::Deleted(object) => {
+                    version = seen(&object);
+                    all.remove(&uid(&object));
+                }
+                WatchEvent::Bookmark(bookmark) => {
+                    version = bookmark.metadata.resource_version;
+                    continue;
+                }
+                WatchEvent::Error(status) => panic!("the watch broke: {status:?}"),
             }
-            WatchEvent::Deleted(object) => {
-                all.remove(&uid(&object));
+            if let Some(found) = look(&all) {
+                return found;
             }
-            WatchEvent::Bookmark(_) => continue,
-            WatchEvent::Error(status) => panic!("the watch broke: {status:?}"),
-        }
-        if let Some(found) = look(&all) {
-            return found;
         }
     }
-    panic!("the watch of {labels:?} ended before its test");
 }
 
 /// The kinds with the condition `Ready`. A TrainingJob has `Complete` instead.

@@ -2,7 +2,7 @@
 //! is kept until a status has it. It counts, and judges nothing.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -97,9 +97,22 @@ pub(crate) struct Look {
     /// When it ended by the clock of this process, in Unix seconds.
     pub(crate) ended: i64,
     pub(crate) ready_pods: Tracks<u32>,
+    /// Of the candidate's engines. `None`: one of its pods was not read, or it has none.
+    pub(crate) requests: Option<Requests>,
     pub(crate) metrics: BTreeMap<MetricName, Found>,
     /// The first pod that said nothing, and why.
     pub(crate) fault: Option<String>,
+}
+
+/// The requests of some pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Requests {
+    /// Uids of the pods that were read.
+    pub(crate) pods: BTreeSet<String>,
+    /// They run or wait.
+    pub(crate) running: u64,
+    /// They have ended since the engines started.
+    pub(crate) ended: u64,
 }
 
 /// What both versions have done since the look before.
@@ -353,9 +366,21 @@ fn counted(
         at,
         ended: at,
         ready_pods: Tracks { stable: of_track(false), candidate: of_track(true) },
+        requests: requests(&pods),
         metrics: metrics.collect(),
         fault,
     }
+}
+
+fn requests(pods: &[(&PodToRead, Option<&Outcomes>)]) -> Option<Requests> {
+    let mut requests = Requests { pods: BTreeSet::new(), running: 0, ended: 0 };
+    for (pod, outcomes) in pods.iter().filter(|(pod, _)| pod.is_candidate) {
+        let Outcomes { in_flight, ended, .. } = (*outcomes)?;
+        requests.pods.insert(pod.uid.clone());
+        requests.running = requests.running.saturating_add(*in_flight);
+        requests.ended = requests.ended.saturating_add(*ended);
+    }
+    (!requests.pods.is_empty()).then_some(requests)
 }
 
 /// Another version of the engine, or one with its counters off.

@@ -146,11 +146,13 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
 }
 
 fn looking(ctx: &Context, inference: &AIInference, uid: &str) -> Looking {
-    if inference.spec.canary.as_ref().is_none_or(|canary| canary.analysis.is_none()) {
+    let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+    let drains = canary.is_some_and(|canary| canary.draining_since.is_some());
+    if !drains && inference.spec.canary.as_ref().is_none_or(|canary| canary.analysis.is_none()) {
         ctx.looks.forget(uid);
         return Looking::default();
     }
-    let analysis = inference.status.as_ref().and_then(|status| status.canary.as_ref()?.analysis.as_ref());
+    let analysis = canary.filter(|_| !drains).and_then(|canary| canary.analysis.as_ref());
     let until =
         analysis.and_then(|analysis| analysis.counted_until.as_ref()).map(|until| until.0.as_second());
     ctx.looks.of(uid, until)

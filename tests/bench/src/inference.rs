@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     local_cluster::install_crypto_provider();
     let programs = Programs::with(args.controller.clone(), "debug")?;
     tokio.block_on(async {
-        if args.growth { growth(&programs).await } else { compared(args, &programs).await }
+        if args.growth { growth(&programs).await } else { Box::pin(compared(args, &programs)).await }
     })
 }
 

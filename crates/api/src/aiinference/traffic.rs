@@ -169,9 +169,13 @@ pub struct GrpcGateway {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct InferencePoolGateway {
-    /// The endpoint picker of both pools. It is yours: the controller sets nothing of it. The one of the Inference Extension
-    /// serves a single pool, so it is not for an object with a canary. Required.
+    /// The endpoint picker of the pools. It is yours: the controller sets nothing of it. Required.
     pub endpoint_picker: EndpointPicker,
+
+    /// The endpoint picker of the candidate's pool. A picker of the Inference Extension serves a single pool, so a canary needs
+    /// a second one. Default: endpointPicker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidate_endpoint_picker: Option<EndpointPicker>,
 }
 
 /// A Service of an endpoint picker.

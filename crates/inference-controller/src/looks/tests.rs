@@ -93,6 +93,21 @@ fn a_pod_that_is_no_longer_ready_counts_if_it_answers() {
 }
 
 #[test]
+fn what_runs_in_the_candidate_is_known_if_each_of_its_pods_was_read() {
+    let busy = |in_flight| Ok(Outcomes { in_flight, ..outcomes(10, 0) });
+    let read = |old, new| {
+        let requests = looks_of(&ask(&[]), &[[old, new]])[0].requests.clone();
+        requests.map(|requests| (requests.pods.len(), requests.running, requests.ended))
+    };
+    assert_eq!(read(busy(7), busy(2)), Some((1, 2, 10)));
+    assert_eq!(read(Err("refused".to_owned()), busy(0)), Some((1, 0, 10)));
+    assert_eq!(read(busy(0), Err("refused".to_owned())), None);
+    let mut of_stable = ask(&[]);
+    of_stable.pods.pop();
+    assert_eq!(counted(&of_stable, &[(0, busy(0))], &mut BTreeMap::new(), 115).requests, None);
+}
+
+#[test]
 fn a_pod_that_was_not_read_in_time_is_named() {
     let look = counted(&ask(&[MetricName::ErrorRate]), &[(0, Ok(outcomes(1, 0)))], &mut BTreeMap::new(), 115);
     assert_eq!(look.fault.as_deref(), Some("pod new: it was not read in time"));

@@ -54,6 +54,7 @@ use crate::{
 };
 
 mod analysis;
+mod drain;
 mod evidence;
 mod grpc;
 mod pool;
@@ -131,8 +132,11 @@ pub(super) fn traffic(
     let analysed =
         before.zip(spec).and_then(|(before, canary)| analysed(before, canary, &observed.looking.looks));
     let (finding, wait_for_finding) = finding(observed, before, spec, analysed.as_ref(), now);
-    let seen =
-        Seen { finding, ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed) };
+    let seen = Seen {
+        finding,
+        is_drained: drain::is_over(observed, before),
+        ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed)
+    };
     let promoted = status.and_then(|status| status.promoted_revision.as_deref());
     let decision = next(before, promoted, inference.spec.canary.as_ref(), &seen, now);
     let routes = seen_routes(observed);
@@ -145,7 +149,13 @@ pub(super) fn traffic(
     let shares = unraised.unwrap_or(shares);
     let Next { status: canary, promoted, share: _, pods, wait } = decision;
     let canary = canary.map(|canary| with_analysis(canary, before, spec, analysed.as_ref()));
-    let (look, wait_for_look) = look(observed, canary.as_ref(), analysed.as_ref(), now);
+    let drains = canary.as_ref().is_some_and(|canary| canary.draining_since.is_some());
+    let (look, wait_for_look) = match (drains, wait) {
+        (true, Some(_)) => drain::look(observed, canary.as_ref(), now),
+        // Its time is over.
+        (true, None) => (None, None),
+        (false, _) => look(observed, canary.as_ref(), analysed.as_ref(), now),
+    };
     let waits_for = lacks_endpoint.then_some(Duration::from_secs(1));
     let mut traffic = Traffic {
         route: rendered(observed, shares.http),
@@ -177,8 +187,10 @@ pub(super) fn traffic(
         let valid = ValidInference { replicas: replicas(pods, valid, version), ..valid.clone() };
         let decided = decided(&valid, version, defaults, now);
         let assessment = conditions::of_valid(&valid, version, &decided, now);
-        if let Wanted::Replicas(_) = pods {
+        if pods != Wanted::Deleted {
             traffic.pools.extend(pool::pool(observed, Track::Canary));
+        }
+        if let Wanted::Replicas(_) = pods {
             traffic.children =
                 children(&valid, &decided.revision, version, decided.rollout.strategy, &decided.handover);
         }
@@ -328,6 +340,7 @@ fn seen(
         candidate: pods.unwrap_or_default(),
         route: seen_routes(observed).map(|routes| routes.as_one()),
         drain: drain.unwrap_or(DRAIN).max(SHORTEST_DRAIN),
+        is_drained: false,
     }
 }
 

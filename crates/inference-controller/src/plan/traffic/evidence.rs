@@ -203,7 +203,7 @@ pub(super) fn look(
     (Some(ask), None)
 }
 
-fn pod_to_read(pod: &PodView, is_candidate: bool) -> PodToRead {
+pub(super) fn pod_to_read(pod: &PodView, is_candidate: bool) -> PodToRead {
     let running = pod.container(names::ENGINE).and_then(|engine| engine.state.running.as_ref());
     let started = running.and_then(|running| running.started_at).or(pod.created());
     PodToRead {

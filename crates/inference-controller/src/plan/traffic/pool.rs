@@ -26,7 +26,11 @@ fn wanted(observed: &Observed) -> Option<&InferencePoolGateway> {
 
 /// The pool of one version.
 pub(super) fn pool(observed: &Observed, track: Track) -> Option<InferencePool> {
-    let picker = &wanted(observed)?.endpoint_picker;
+    let wanted = wanted(observed)?;
+    let picker = match (track, &wanted.candidate_endpoint_picker) {
+        (Track::Canary, Some(picker)) => picker,
+        (Track::Canary | Track::Stable, _) => &wanted.endpoint_picker,
+    };
     let inference = &observed.inference;
     let (namespace, name) = (inference.metadata.namespace.as_deref()?, inference.metadata.name.as_deref()?);
     let metadata = metadata_of(namespace, name, owner(inference).ok()?, names::pool(name, track));
@@ -85,7 +89,8 @@ pub(super) fn backends(observed: &Observed, stored: Share, planned: Share) -> Ba
 pub(super) fn refused(observed: &Observed) -> Option<Answer> {
     wanted(observed)?;
     let pools = [observed.pool.as_ref(), of_candidate(observed)].into_iter().flatten();
-    pools.filter_map(|pool| refusal(pool.metadata.generation, &pool.status)).next()
+    let name = |pool: &InferencePool| pool.metadata.name.clone().unwrap_or_default();
+    pools.filter_map(|pool| refusal(&name(pool), pool.metadata.generation, &pool.status)).next()
 }
 
 /// Those that are not wanted any more, once all gateways have accepted a route without them.

@@ -18,7 +18,7 @@ use workload::time::remaining;
 use verdict::judge::Reason;
 
 use super::{
-    super::conditions::Assessment, analysis::Analysed, answer_of, referred::unfit, route::Answer,
+    super::conditions::Assessment, analysis::Analysed, answer_of, drain, referred::unfit, route::Answer,
     state::Share, stored,
 };
 use crate::{
@@ -235,7 +235,7 @@ fn progressing(
             let message = if is_open {
                 "all gateways have to accept that the candidate gets no requests; see TrafficReady".to_owned()
             } else {
-                format!("requests of the candidate end{}", still_has(status))
+                format!("requests of the candidate end{}{}", running(observed, status), still_has(status))
             };
             says(true, reasons::CANARY_ROLLING_BACK, message)
         }
@@ -250,6 +250,13 @@ fn progressing(
             let message = format!("spec.canary.abort is set; its pods stay{}", still_has(status));
             says(false, reasons::CANARY_ABORTED, message)
         }
+    }
+}
+
+fn running(observed: &Observed, status: &CanaryStatus) -> String {
+    match drain::running(observed, status) {
+        Some(requests) => format!("; its engines have {requests}"),
+        None => String::new(),
     }
 }
 

@@ -229,7 +229,7 @@ pub(super) fn answered(
 }
 
 /// What any gateway has against an InferencePool.
-pub(super) fn refusal(generation: Option<i64>, status: &RouteState) -> Option<Answer> {
+pub(super) fn refusal(pool: &str, generation: Option<i64>, status: &RouteState) -> Option<Answer> {
     let said = status.parents.iter().flat_map(|said| said.conditions.iter().map(move |known| (said, known)));
     let mut refused = said.filter(|(_, known)| {
         ["Accepted", "ResolvedRefs"].contains(&&*known.type_)
@@ -237,7 +237,8 @@ pub(super) fn refusal(generation: Option<i64>, status: &RouteState) -> Option<An
             && known.observed_generation >= generation
     });
     let (said, no) = refused.next()?;
-    let message = format!("InferencePool: Gateway {}: {} ({})", said.parent_ref.name, no.message, no.reason);
+    let gateway = &said.parent_ref.name;
+    let message = format!("InferencePool {pool}: Gateway {gateway}: {} ({})", no.message, no.reason);
     Some(Answer::Refused { reason: reasons::BACKEND_NOT_RESOLVED, message })
 }
 

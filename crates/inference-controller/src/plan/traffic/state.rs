@@ -42,6 +42,8 @@ pub(crate) struct Seen {
     pub(crate) route: Option<Route>,
     /// How long requests of the candidate may still run after it has got the last.
     pub(crate) drain: Duration,
+    /// No request runs in the candidate's engines since it gets none.
+    pub(crate) is_drained: bool,
 }
 
 /// What is known against the candidate, in the step that the status is in.
@@ -244,8 +246,9 @@ fn decided(
     }
     if canary.abort {
         let share = without_requests(seen);
-        let (step, step_started_at) = (0, None);
-        let status = CanaryStatus { phase: Some(CanaryPhase::Aborted), step, step_started_at, ..before };
+        let (step, step_started_at, draining_since) = (0, None, None);
+        let phase = Some(CanaryPhase::Aborted);
+        let status = CanaryStatus { phase, step, step_started_at, draining_since, ..before };
         let pods = if seen.candidate.exists { Wanted::Kept } else { Wanted::Replicas(canary.replicas) };
         return with_seen(status, share, pods, seen, None);
     }
@@ -296,6 +299,9 @@ fn is_needed(seen: &Seen) -> bool {
 
 /// Takes the requests from the candidate, waits until they have ended, and then removes it.
 fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) -> Next {
+    // What has ended has not begun again because its engines are not read any more.
+    let has_ended = before.phase == Some(CanaryPhase::RolledBack) || !seen.candidate.exists;
+    let is_drained = seen.is_drained || has_ended && before.draining_since.is_some();
     let before = CanaryStatus { phase: Some(phase), step_started_at: None, ..before };
     let Route { share, is_accepted, is_foreign, .. } = seen.route.unwrap_or_default();
     let known = Share { is_known: share.is_known, ..Share::default() };
@@ -308,7 +314,7 @@ fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) 
         return with_seen(CanaryStatus { draining_since: None, ..before }, known, Wanted::Kept, seen, None);
     }
     let since = before.draining_since.clone().unwrap_or_else(|| whole_seconds(now));
-    let drain = if before.served { seen.drain } else { Duration::ZERO };
+    let drain = if before.served && !is_drained { seen.drain } else { Duration::ZERO };
     let wait = remaining(drain, since.0, now);
     let before = CanaryStatus { draining_since: Some(since), ..before };
     match (wait, share.is_known && !is_foreign) {

@@ -40,6 +40,7 @@ fn look(since: i64, seconds: i64, stable: (u64, u64), candidate: (u64, u64)) -> 
         at: at(seconds).as_second(),
         ended: at(seconds).as_second(),
         ready_pods: Tracks { stable: 9, candidate: 1 },
+        requests: None,
         metrics: BTreeMap::from([(MetricName::ErrorRate, Found::Counted { flows, bound: None })]),
         fault: None,
     }

@@ -1,0 +1,206 @@
+//! Faults, edits and restarts in any order.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Reconcile(usize),
+    Accept,
+    AcceptOne(bool),
+    /// The kind GRPCRoute is installed, or removed with its objects.
+    Grpc(bool),
+    ComeUp,
+    LosePods,
+    Roll(bool),
+    Find(u8),
+    Pass(i64),
+    Approve(i32),
+    Abort(bool),
+    Edit,
+    EditStable,
+    StableComplete(bool),
+    Remove,
+    Restore,
+    Gateway(bool),
+    LoseStatus,
+    EditRoute(i32),
+    /// The owner of a route edits its rule so that the weights cannot be written, and back.
+    Unfit(bool),
+    /// The engines say whether requests run.
+    Drained(bool),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        12 => (0_usize..=ALL).prop_map(Event::Reconcile),
+        12 => Just(Event::Reconcile(ALL)),
+        10 => Just(Event::Accept),
+        6 => any::<bool>().prop_map(Event::AcceptOne),
+        1 => any::<bool>().prop_map(Event::Grpc),
+        8 => Just(Event::ComeUp),
+        2 => Just(Event::LosePods),
+        1 => any::<bool>().prop_map(Event::Roll),
+        3 => (0_u8..9).prop_map(Event::Find),
+        6 => (1_i64..100).prop_map(Event::Pass),
+        2 => (0_i32..5).prop_map(Event::Approve),
+        1 => any::<bool>().prop_map(Event::Abort),
+        1 => Just(Event::Edit),
+        1 => Just(Event::EditStable),
+        3 => any::<bool>().prop_map(Event::StableComplete),
+        1 => Just(Event::Remove),
+        2 => Just(Event::Restore),
+        1 => any::<bool>().prop_map(Event::Gateway),
+        1 => Just(Event::LoseStatus),
+        1 => (0_i32..=100).prop_map(Event::EditRoute),
+        2 => any::<bool>().prop_map(Event::Unfit),
+        3 => any::<bool>().prop_map(Event::Drained),
+    ]
+}
+
+impl World {
+    fn happens(&mut self, event: &Event) {
+        match event {
+            Event::Reconcile(writes) => drop(self.reconcile(*writes)),
+            Event::Accept => self.accept(),
+            Event::AcceptOne(is_http) => self.accept_one(*is_http),
+            Event::Grpc(_) if self.route.is_foreign => {}
+            Event::Grpc(true) => self.grpc = self.grpc.or(Some(Route::default())),
+            Event::Grpc(false) => self.grpc = None,
+            Event::ComeUp => self.come_up(),
+            Event::Roll(rolls) => self.is_rolling = *rolls,
+            Event::Find(found) => {
+                self.finding = match found {
+                    0 => Finding::NotAsked,
+                    1 => open(OnInconclusive::Hold),
+                    2 => open(OnInconclusive::Rollback),
+                    3 => over(OnInconclusive::Promote),
+                    5 => over(OnInconclusive::Hold),
+                    6 => over(OnInconclusive::Rollback),
+                    4 => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() },
+                    7 => Finding::Suspected,
+                    _ => Finding::Passes,
+                }
+            }
+            Event::LosePods => self.ready = 0,
+            Event::Pass(seconds) => self.now += seconds,
+            Event::Approve(steps) => {
+                if let Some(canary) = &mut self.canary {
+                    canary.approved_steps = *steps;
+                }
+            }
+            Event::Abort(abort) => {
+                if let Some(canary) = &mut self.canary {
+                    canary.abort = *abort;
+                }
+            }
+            Event::Edit => self.content = self.content % 100 + 2,
+            Event::EditStable => self.stable = self.stable.wrapping_add(101),
+            Event::StableComplete(complete) => self.stable_is_complete = *complete,
+            Event::Remove => self.canary = None,
+            Event::Restore => self.canary = Some(steps()),
+            // The API server refuses to remove a reference under a share.
+            Event::Gateway(_) if self.route.is_foreign => {}
+            Event::Gateway(gateway) => {
+                // Without the field, the HTTPRoute is deleted, and requests stop.
+                if self.gateway && !gateway {
+                    self.route = Route::default();
+                    self.grpc = self.grpc.map(|_| Route::default());
+                    self.quiet_since = self.quiet_since.or(Some(self.now));
+                }
+                self.gateway = *gateway;
+            }
+            Event::LoseStatus => {
+                // A backup is not restored beside a canary that serves.
+                if !self.has_served {
+                    self.status = None;
+                    self.promoted = None;
+                }
+            }
+            Event::Drained(is_drained) => self.is_drained = *is_drained && self.quiet_since.is_some(),
+            Event::Unfit(is_unfit) => self.is_unfit = *is_unfit && self.route.is_foreign,
+            Event::EditRoute(weight) => {
+                // A manual edit may break the rules; the writes that follow must not. Requests that it sends to pods that are
+                // about to go are not counted.
+                let is_served = self
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.served && status.draining_since.is_none());
+                if self.route.share.is_known && self.gateway && is_served {
+                    self.route = Route {
+                        share: Share { weight: *weight, ..self.route.share },
+                        is_accepted: false,
+                        ..self.route
+                    };
+                    self.has_served |= *weight > 0;
+                    self.quiet_since = if self.route.share.has_requests() { None } else { self.quiet_since };
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    /// The invariants I1 to I5 are checked in each write.
+    #[test]
+    fn no_order_of_faults_edits_and_restarts_breaks_a_promise(
+        events in prop::collection::vec(event(), 1..120),
+        (is_foreign, has_grpc) in (any::<bool>(), any::<bool>()),
+    ) {
+        let mut world = World::new(steps());
+        world.refers(is_foreign);
+        world.happens(&Event::Grpc(has_grpc));
+        for event in &events {
+            world.happens(event);
+        }
+    }
+
+    /// Whatever has happened: once everything works, the canary comes to an end, and nothing is written at rest.
+    #[test]
+    fn after_all_faults_the_canary_ends_and_rests(
+        events in prop::collection::vec(event(), 1..60),
+        (is_foreign, has_grpc) in (any::<bool>(), any::<bool>()),
+    ) {
+        let mut world = World::new(steps());
+        world.refers(is_foreign);
+        world.happens(&Event::Grpc(has_grpc));
+        for event in &events {
+            world.happens(event);
+        }
+        (world.is_sound, world.is_rolling, world.is_unfit) = (true, false, false);
+        world.gateway = true;
+        world.finding = Finding::Passes;
+        world.stable_is_complete = true;
+        if let Some(canary) = &mut world.canary {
+            canary.approved_steps = 4;
+        }
+        // Approvals of a version before count when they are given again.
+        for approved in [4, 0, 4] {
+            world.go_on(30, 61);
+            if let Some(canary) = &mut world.canary {
+                canary.approved_steps = approved;
+            }
+        }
+        world.go_on(60, 61);
+        let rests = match world.phase() {
+            None => world.canary.is_none() && world.pods.is_none(),
+            Some(CanaryPhase::Promoted) => {
+                world.pods.is_none() && world.shared() == world.stored(Share::default())
+            }
+            Some(CanaryPhase::RolledBack) => world.pods.as_ref().is_some_and(|(_, count)| *count == 0),
+            Some(CanaryPhase::Aborted) => world.shared().weight == 0,
+            Some(_) => false,
+        };
+        prop_assert!(rests, "{world:?}");
+        let before = world.clone();
+        world.go_on(1, 61);
+        prop_assert_eq!((&world.status, &world.pods), (&before.status, &before.pods));
+        prop_assert_eq!((world.route, world.grpc), (before.route, before.grpc));
+        if let Some(grpc) = world.grpc {
+            prop_assert_eq!(world.route.share, grpc.share);
+        }
+    }
+}

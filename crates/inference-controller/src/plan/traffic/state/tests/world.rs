@@ -1,0 +1,283 @@
+//! A cluster in which a canary runs, and the invariants that each write keeps.
+
+use super::*;
+
+/// A cluster with a controller that may end between any two of its writes.
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) canary: Option<Canary>,
+    /// Hash of the candidate's version in the spec, and of stable's.
+    pub(super) content: u8,
+    pub(super) stable: u8,
+    pub(super) status: Option<CanaryStatus>,
+    pub(super) promoted: Option<String>,
+    pub(super) gateway: bool,
+    pub(super) is_unfit: bool,
+    pub(super) route: Route,
+    /// The GRPCRoute beside it.
+    pub(super) grpc: Option<Route>,
+    /// The version and number of the candidate's pods.
+    pub(super) pods: Option<(String, i32)>,
+    pub(super) ready: i32,
+    pub(super) is_rolling: bool,
+    pub(super) finding: Finding,
+    /// Pods are about to come up.
+    pub(super) is_sound: bool,
+    pub(super) stable_is_complete: bool,
+    pub(super) stable_serves: bool,
+    pub(super) now: i64,
+    /// When requests ended, by what the gateways accepted.
+    pub(super) quiet_since: Option<i64>,
+    pub(super) has_served: bool,
+    /// Its engines have said that no request runs.
+    pub(super) is_drained: bool,
+}
+
+pub(super) const DRAIN: i64 = 60;
+/// The writes of a reconcile: both routes, the pods and the status.
+pub(super) const ALL: usize = 4;
+
+pub(super) fn canary(parts: &serde_json::Value) -> Canary {
+    let mut spec = json!({"image": "new/engine:2"});
+    spec.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+    serde_json::from_value(spec).unwrap()
+}
+
+pub(super) fn steps() -> Canary {
+    canary(&json!({"steps": [
+        {"weightPercent": 10, "minSeconds": 60},
+        {"weightPercent": 50, "minSeconds": 60, "replicas": 2, "approval": true},
+        {"weightPercent": 100, "minSeconds": 60, "replicas": 3},
+    ]}))
+}
+
+impl World {
+    pub(super) fn new(canary: Canary) -> Self {
+        Self {
+            canary: Some(canary),
+            content: 2,
+            stable: 1,
+            status: None,
+            promoted: None,
+            gateway: true,
+            is_unfit: false,
+            route: Route { is_accepted: true, ..Route::default() },
+            grpc: None,
+            pods: None,
+            ready: 0,
+            is_rolling: false,
+            finding: Finding::NotAsked,
+            is_sound: true,
+            stable_is_complete: true,
+            stable_serves: true,
+            now: 0,
+            quiet_since: Some(0),
+            has_served: false,
+            is_drained: false,
+        }
+    }
+
+    /// To an HTTPRoute that names both Services from the beginning.
+    pub(super) fn refers(&mut self, is_foreign: bool) {
+        self.route.is_foreign = is_foreign;
+        self.route.share = self.stored(self.route.share);
+    }
+
+    pub(super) fn revision(&self) -> String {
+        if self.canary.is_some() { format!("v{}", self.content) } else { String::new() }
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        let is_present = self.pods.as_ref().is_some_and(|(version, _)| *version == self.revision());
+        let promoted = self.promoted.clone().filter(|_| self.canary.is_some());
+        Seen {
+            revision: self.revision(),
+            stable: promoted.unwrap_or_else(|| format!("v{}", self.stable)),
+            is_stopped: false,
+            stable_has_endpoint: self.stable_serves,
+            finding: self.finding.clone(),
+            stable_is_complete: self.stable_is_complete,
+            candidate: Pods {
+                exists: self.pods.is_some(),
+                all: self.pods.as_ref().map_or(0, |(_, count)| *count),
+                staying: self.pods.as_ref().map_or(0, |(_, count)| *count),
+                ready: if is_present { self.ready } else { 0 },
+                has_endpoint: self.ready > 0,
+                is_rolling: self.is_rolling,
+            },
+            route: self.gateway.then(|| self.routes().as_one()),
+            drain: Duration::from_secs(DRAIN.unsigned_abs()),
+            is_drained: self.is_drained,
+        }
+    }
+
+    pub(super) fn routes(&self) -> Routes {
+        let share = Share { is_known: self.route.share.is_known && !self.is_unfit, ..self.route.share };
+        Routes { http: Route { share, ..self.route }, grpc: self.grpc }
+    }
+
+    /// As if they were one: what the candidate gets by any of them.
+    pub(super) fn shared(&self) -> Share {
+        self.route.share.or(self.grpc.map(|route| route.share).unwrap_or_default())
+    }
+
+    /// Whether the gateways have accepted the last write of each.
+    pub(super) fn is_accepted(&self) -> bool {
+        self.route.is_accepted && self.grpc.is_none_or(|route| route.is_accepted)
+    }
+
+    pub(super) fn next(&self) -> Next {
+        next(self.status.as_ref(), self.promoted.as_deref(), self.canary.as_ref(), &self.seen(), at(self.now))
+    }
+
+    /// One reconcile that ends after so many writes.
+    pub(super) fn reconcile(&mut self, writes: usize) -> Next {
+        let next = self.next();
+        let seen = self.clone();
+        let shares = self.routes().shares(next.share);
+        let stored = self.stored(shares.http);
+        if writes > 0 && self.gateway && stored != self.route.share && !self.is_unfit {
+            seen.check_share(seen.route.share, stored);
+            self.route = Route { share: stored, is_accepted: false, ..self.route };
+            self.note_requests(stored);
+        }
+        if let Some(route) = self.grpc
+            && writes > 1
+            && self.gateway
+            && shares.grpc != route.share
+        {
+            seen.check_share(route.share, shares.grpc);
+            self.grpc = Some(Route { share: shares.grpc, is_accepted: false, ..route });
+            self.note_requests(shares.grpc);
+        }
+        if writes > 2 {
+            self.write_pods(next.pods);
+        }
+        if writes > 3 {
+            self.status = next.status.clone();
+            self.promoted = next.promoted.clone();
+        }
+        next
+    }
+
+    pub(super) fn note_requests(&mut self, share: Share) {
+        self.has_served |= share.has_requests();
+        if share.has_requests() {
+            (self.quiet_since, self.is_drained) = (None, false);
+        }
+    }
+
+    /// What becomes of a route that is told this. Of a user's, only the weights are written.
+    pub(super) fn stored(&self, share: Share) -> Share {
+        match self.route.is_foreign {
+            true => Share { matches: false, mirrors: false, is_known: true, ..share },
+            false => share,
+        }
+    }
+
+    /// Of one route, on what was seen of both.
+    pub(super) fn check_share(&self, before: Share, share: Share) {
+        assert!(share.weight == 0 || share.is_known, "a weight without the reference: {self:?}");
+        let gets_more = share.exceeds(before);
+        assert!(!share.mirrors || share.is_known, "copies without the reference: {self:?}");
+        if gets_more {
+            assert!(self.ready > 0, "I1: requests for a candidate without endpoint: {share:?} {self:?}");
+            assert!(self.is_accepted(), "I3: a rise before the last rules were accepted: {share:?} {self:?}");
+            assert!(before.is_known, "I2: a weight before the gateways knew the Service: {share:?} {self:?}");
+            let version = self.pods.as_ref().map(|(version, _)| version);
+            assert_eq!(version, Some(&self.revision()), "requests for another version: {self:?}");
+        }
+        if share.weight > before.weight {
+            let steps: Vec<i32> =
+                self.canary.iter().flat_map(|canary| &canary.steps).map(|s| s.weight_percent).collect();
+            let reached = self.status.as_ref().map_or(0, |status| status.step);
+            let allowed = usize::try_from(reached).unwrap().min(steps.len().saturating_sub(1));
+            assert!(
+                steps.is_empty() || share.weight <= steps[allowed],
+                "I5: more than one step at once: {share:?} {self:?}"
+            );
+        }
+        if before.is_known && !share.is_known {
+            assert!(self.is_quiet(), "I2: the reference goes before requests have ended: {self:?}");
+        }
+    }
+
+    /// No request of the candidate runs any more.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.has_served || self.quiet_since.is_some_and(|since| self.is_drained || self.now - since >= DRAIN)
+    }
+
+    pub(super) fn write_pods(&mut self, wanted: Wanted) {
+        let revision = self.revision();
+        match (wanted, &self.pods) {
+            (Wanted::Kept, _) | (Wanted::Deleted, None) => {}
+            (Wanted::Replicas(replicas), Some((version, count))) if *version == revision => {
+                let share = self.shared();
+                let may_come = self.gateway && !share.has_requests() && share.is_known && !self.is_accepted();
+                assert!(
+                    replicas >= *count || !may_come,
+                    "I4: fewer pods before the gateways send no more requests: {self:?}"
+                );
+                assert!(replicas >= *count || replicas > 0 || self.is_quiet(), "I4: scaled to 0: {self:?}");
+                self.ready = self.ready.min(replicas);
+                self.pods = Some((revision, replicas));
+            }
+            (Wanted::Replicas(replicas), None) => self.pods = Some((revision, replicas)),
+            (Wanted::Replicas(replicas), Some(_)) => {
+                assert!(self.is_quiet(), "I4: another version while requests run: {self:?}");
+                self.pods = Some((revision, replicas));
+                self.ready = 0;
+                self.has_served = false;
+            }
+            (Wanted::Deleted, Some(_)) => {
+                assert!(self.is_quiet(), "I4: deleted while requests run: {self:?}");
+                assert!(
+                    !self.gateway || !self.shared().is_known || self.route.is_foreign,
+                    "I2: the route names a deleted Service: {self:?}"
+                );
+                self.pods = None;
+                self.ready = 0;
+                self.has_served = false;
+            }
+        }
+    }
+
+    pub(super) fn accept(&mut self) {
+        self.accept_one(true);
+        self.accept_one(false);
+    }
+
+    /// The gateways accept what one of the routes says.
+    pub(super) fn accept_one(&mut self, is_http: bool) {
+        match &mut self.grpc {
+            Some(route) if !is_http => route.is_accepted = true,
+            Some(_) | None => self.route.is_accepted |= is_http,
+        }
+        if !self.is_accepted() {
+            return;
+        }
+        if !self.shared().has_requests() && self.quiet_since.is_none() {
+            self.quiet_since = Some(self.now);
+        }
+    }
+
+    pub(super) fn come_up(&mut self) {
+        if self.is_sound {
+            self.ready = self.pods.as_ref().map_or(0, |(_, count)| *count);
+        }
+    }
+
+    /// Everything works, for so many rounds of a time.
+    pub(super) fn go_on(&mut self, rounds: usize, seconds: i64) {
+        for _ in 0..rounds {
+            self.reconcile(ALL);
+            self.accept();
+            self.come_up();
+            self.now += seconds;
+        }
+    }
+
+    pub(super) fn phase(&self) -> Option<CanaryPhase> {
+        self.status.as_ref().and_then(|status| status.phase)
+    }
+}
