@@ -45,7 +45,7 @@ async fn an_autoscaler_of_somebody_else_is_a_conflict_before_the_aiinference_is_
     create(&scene, "chat", json!({"autoscaling": by_cpu()})).await;
     until_condition(&scene, "chat", conditions::READY, ("False", "OwnershipConflict")).await;
     assert!(scene.api::<AIInference>().get_opt("chat").await.unwrap().is_none());
-    // One that is not wanted is in nobody's way, and stays.
+    // An autoscaler that the endpoint does not want is no conflict, and stays.
     change(&scene, "chat", json!({"autoscaling": null})).await;
     until_ready(&scene, "chat").await;
     let hpa = scene.api::<HorizontalPodAutoscaler>().get("chat").await.unwrap();

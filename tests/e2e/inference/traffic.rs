@@ -355,7 +355,7 @@ async fn a_route_of_somebody_else_gets_the_shares_and_keeps_all_else() {
         route.data["spec"]["rules"][1]["backendRefs"][1]["weight"] == json!(10)
     })
     .await;
-    // These are the words by which a value that has changed meanwhile is told from a refusal.
+    // These words mark a value that has changed meanwhile, in contrast to a refusal.
     let outdated = json!([{"op": "test", "path": "/spec/rules/1/backendRefs/1/weight", "value": 70}]);
     let outdated = Patch::Json::<()>(serde_json::from_value(outdated).unwrap());
     let refused = routes(&scene).patch("web", &PatchParams::default(), &outdated).await.unwrap_err();

@@ -88,7 +88,7 @@ pub(crate) fn analysis_reads_what_engines_count() -> Rule {
         .message("needs hostnames, or pathPrefixes other than /v1 and /v2: routes with the same match hide each other")
         .field_path(".hostnames"),
     validation = Rule::new("!has(self.grpc) || size(self.grpc.hostnames) > 0 || size(self.hostnames) > 0")
-        .message("needs hostnames, because calls have no path that tells models apart").field_path(".grpc")
+        .message("needs hostnames, because calls have no path that differs by model").field_path(".grpc")
 )]
 pub struct Gateway {
     /// Name of the Gateway. Required.

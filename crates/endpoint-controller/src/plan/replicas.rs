@@ -95,7 +95,7 @@ pub(super) fn course(valid: &ValidEndpoint, observed: &Observed, now: Timestamp)
         (None, Some(autoscaling)) => first(valid, autoscaling),
         (Some(inference), Some(autoscaling)) => to_scaler(valid, inference, autoscaling),
         (Some(_), None) if rival_may_return(valid, observed, now).is_some() => Course::leaves(),
-        // 0 stops an endpoint whoever sets the other numbers.
+        // 0 stops an endpoint, also one with an autoscaler of another.
         (Some(inference), None) if observed.rival.is_some() && valid.replicas > 0 => {
             to_rival(valid, inference)
         }

@@ -257,7 +257,7 @@ fn copies_begin_when_the_gateway_knows_the_candidate_and_end_before_its_pods() {
     world.stable_serves = false;
     world.canary.as_mut().unwrap().abort = true;
     world.go_on(2, 10);
-    assert_eq!(world.route.share, mirrored.without_requests(), "nobody waits for its answers");
+    assert_eq!(world.route.share, mirrored.without_requests(), "no client waits for its answers");
     assert_eq!(world.phase(), Some(CanaryPhase::Aborted));
 }
 

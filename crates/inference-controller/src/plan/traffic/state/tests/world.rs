@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// What becomes of a route that is told this. Of a user's, only the weights are written.
+    /// The share that a route has after this write. In a route of a user, only the weights are written.
     pub(super) fn stored(&self, share: Share) -> Share {
         match self.route.is_foreign {
             true => Share { matches: false, mirrors: false, is_known: true, ..share },
