@@ -181,7 +181,15 @@ pub(crate) fn next(
     // A route that names a candidate of which no status knows is that of a status that was lost.
     let is_unknown = before.is_none() && !shared(seen).is_known;
     let share = if is_unknown { Share::default() } else { next.share };
-    Next { promoted: next.promoted.clone().or_else(kept), share, ..next }
+    let next = Next { promoted: next.promoted.clone().or_else(kept), share, ..next };
+    let is_counted = before.is_some_and(|before| before.draining_since.is_some());
+    if is_counted && share.has_requests() && !shared(seen).has_requests() {
+        // First the status forgets since when there were none. Otherwise, after a crash between the two writes, their end
+        // would be counted from before they came.
+        let status = next.status.map(|status| CanaryStatus { draining_since: None, ..status });
+        return Next { status, share: without_requests(seen), wait: Some(Duration::ZERO), ..next };
+    }
+    next
 }
 
 /// An abort while stable gets the version of the candidate.
@@ -417,8 +425,9 @@ impl Steps {
 
 /// While requests are taken from it, the candidate gets fewer pods only after all gateways have accepted that.
 fn scaled(replicas: i32, share: Share, seen: &Seen) -> Wanted {
-    let Route { share: stored, is_accepted, .. } = seen.route.unwrap_or_default();
-    let may_come = stored.has_requests() || stored.is_known && !is_accepted;
+    let Route { share: stored, is_accepted, is_foreign, .. } = seen.route.unwrap_or_default();
+    // A rule of the user that does not fit any more may have sent requests until now.
+    let may_come = stored.has_requests() || (stored.is_known || is_foreign) && !is_accepted;
     let is_taken = may_come && !share.has_requests();
     if is_taken && seen.candidate.all > replicas { Wanted::Kept } else { Wanted::Replicas(replicas) }
 }

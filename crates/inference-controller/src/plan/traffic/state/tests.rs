@@ -460,10 +460,43 @@ fn a_candidate_that_has_ended_early_does_not_begin_to_end_again() {
     assert!(world.has_served);
     world.finding = Finding::Fails { reason: "AnalysisFailed", message: String::new() };
     world.go_on(2, 1);
-    world.is_drained = true;
+    world.engines_say(true);
     world.go_on(2, 1);
     assert_eq!(world.phase(), Some(CanaryPhase::RolledBack));
-    world.is_drained = false;
+    world.engines_say(false);
     world.go_on(2, 1);
     assert_eq!(world.phase(), Some(CanaryPhase::RolledBack));
+}
+
+/// The controller ends after it has given the requests back, and before it writes that.
+#[test]
+fn the_end_of_requests_is_not_counted_from_before_they_came_back() {
+    let mut world = World::new(steps());
+    world.go_on(3, 1);
+    world.canary = None;
+    world.reconcile(ALL);
+    world.canary = Some(steps());
+    for _ in 0..3 {
+        world.reconcile(1);
+    }
+    world.now += DRAIN;
+    world.canary = None;
+    world.gateway = false;
+    (world.route, world.quiet_since) = (Route::default(), Some(world.now));
+    world.reconcile(ALL);
+}
+
+/// The gateways may still send by the rule of before.
+#[test]
+fn the_candidate_keeps_its_pods_when_the_rule_of_its_user_does_not_fit_any_more() {
+    let mut world = World::new(steps());
+    world.refers(true);
+    world.go_on(4, 1);
+    assert_eq!((world.ready, world.shared().weight), (1, 10));
+    (world.pods, world.ready) = (Some((world.revision(), 2)), 2);
+    world.stable = 102;
+    world.reconcile(1);
+    world.is_unfit = true;
+    world.reconcile(ALL);
+    assert_eq!(world.pods, Some((world.revision(), 2)));
 }

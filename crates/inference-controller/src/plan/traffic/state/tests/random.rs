@@ -28,7 +28,7 @@ enum Event {
     EditRoute(i32),
     /// The owner of a route edits its rule so that the weights cannot be written, and back.
     Unfit(bool),
-    /// The engines say whether requests run.
+    /// The engines say whether no request runs.
     Drained(bool),
 }
 
@@ -118,7 +118,7 @@ impl World {
                     self.promoted = None;
                 }
             }
-            Event::Drained(is_drained) => self.is_drained = *is_drained && self.quiet_since.is_some(),
+            Event::Drained(is_drained) => self.engines_say(*is_drained),
             Event::Unfit(is_unfit) => self.is_unfit = *is_unfit && self.route.is_foreign,
             Event::EditRoute(weight) => {
                 // A manual edit may break the rules; the writes that follow must not. Requests that it sends to pods that are
@@ -133,8 +133,7 @@ impl World {
                         is_accepted: false,
                         ..self.route
                     };
-                    self.has_served |= *weight > 0;
-                    self.quiet_since = if self.route.share.has_requests() { None } else { self.quiet_since };
+                    self.note_requests(self.route.share);
                 }
             }
         }

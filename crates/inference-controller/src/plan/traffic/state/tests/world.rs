@@ -29,8 +29,10 @@ pub(super) struct World {
     /// When requests ended, by what the gateways accepted.
     pub(super) quiet_since: Option<i64>,
     pub(super) has_served: bool,
-    /// Its engines have said that no request runs.
+    /// Its engines say that no request runs.
     pub(super) is_drained: bool,
+    /// They have said so since the last request could come. It stays true when they are not read any more.
+    pub(super) has_drained: bool,
 }
 
 pub(super) const DRAIN: i64 = 60;
@@ -74,6 +76,7 @@ impl World {
             quiet_since: Some(0),
             has_served: false,
             is_drained: false,
+            has_drained: false,
         }
     }
 
@@ -163,8 +166,14 @@ impl World {
     pub(super) fn note_requests(&mut self, share: Share) {
         self.has_served |= share.has_requests();
         if share.has_requests() {
-            (self.quiet_since, self.is_drained) = (None, false);
+            (self.quiet_since, self.is_drained, self.has_drained) = (None, false, false);
         }
+    }
+
+    /// Whether requests run in the candidate. Before the gateways send no more, some always do.
+    pub(super) fn engines_say(&mut self, is_drained: bool) {
+        self.is_drained = is_drained && self.quiet_since.is_some();
+        self.has_drained |= self.is_drained;
     }
 
     /// The share that a route has after this write. In a route of a user, only the weights are written.
@@ -204,7 +213,8 @@ impl World {
 
     /// No request of the candidate runs any more.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.has_served || self.quiet_since.is_some_and(|since| self.is_drained || self.now - since >= DRAIN)
+        !self.has_served
+            || self.quiet_since.is_some_and(|since| self.has_drained || self.now - since >= DRAIN)
     }
 
     pub(super) fn write_pods(&mut self, wanted: Wanted) {
