@@ -141,7 +141,8 @@ pub struct Gateway {
     /// An InferencePool of the Gateway API Inference Extension for each version, in place of its Service in the HTTPRoute. The
     /// gateway then asks an endpoint picker which pod gets a request. Pools need a gateway that serves them. While the
     /// cluster does not serve InferencePools, the route leads to the Services. A GRPCRoute, and the copies of mirror, always
-    /// do. A change waits while the candidate has a share. Default: none.
+    /// do. A change between Services and pools waits while the candidate has a share. Another picker is used at once.
+    /// Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference_pool: Option<InferencePoolGateway>,
 
@@ -338,7 +339,8 @@ pub struct Canary {
     #[schemars(range(min = 0, max = MAX_STEPS + 1))]
     pub approved_steps: i32,
 
-    /// Takes all requests from the candidate at once. Its pods stay until canary is removed. Default: false.
+    /// Takes all requests from the candidate at once. Its pods stay until canary is removed. During a promotion, requests fail
+    /// while no pod of stable is ready; to keep them, remove canary instead. Default: false.
     #[serde(default)]
     pub abort: bool,
 }
@@ -457,8 +459,8 @@ pub struct CanaryStatus {
     #[schemars(range(min = 0))]
     pub stale_approvals: i32,
 
-    /// Value of approvedSteps with which the candidate becomes stable. With fewer steps it falls, and approvals have to be given
-    /// again.
+    /// Value of approvedSteps with which the candidate becomes stable. When steps are removed, it falls, and earlier approvals do
+    /// not count any more.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub approvals_needed: i32,

@@ -242,6 +242,11 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
     let Shares { http, grpc } = routes.map(|routes| routes.unraised(share)).unwrap_or_default();
     let status = observed.inference.status.as_ref();
     let canary = status.and_then(|status| status.canary.clone());
+    // The owner of a route may have given it requests again. Their end is counted anew.
+    let canary = canary.map(|canary| match shared.has_requests() {
+        true => CanaryStatus { served: true, draining_since: None, ..canary },
+        false => canary,
+    });
     let (mut verdicts, unanswered) =
         report::verdicts(observed, canary.as_ref(), report::OfCandidate::default(), now);
     if let Some(invalid) = invalid {
@@ -447,13 +452,19 @@ fn seen_routes(observed: &Observed) -> Option<Routes> {
         let http = referred::seen(inference, reference, observed.referred.as_ref());
         return Some(Routes { http, grpc: None });
     }
-    inference.spec.gateway.as_ref()?;
+    let has_gateway = inference.spec.gateway.is_some();
+    if !has_gateway && observed.route.is_none() && observed.grpc_route.is_none() {
+        return None;
+    }
     let name = inference.metadata.name.as_deref().unwrap_or_default();
-    let grpc = grpc_of(inference).filter(|_| !observed.has_no_grpc_routes);
-    let grpc = grpc.map(|_| grpc::seen(name, observed.grpc_route.as_ref()));
-    let http = route::seen(name, observed.route.as_ref());
+    // A route that is not wanted any more sends requests until it is gone.
+    let left = |route: Route, is_wanted: bool| Route { is_accepted: route.is_accepted && is_wanted, ..route };
+    let wants_grpc = grpc_of(inference).is_some();
+    let has_grpc = (wants_grpc && !observed.has_no_grpc_routes) || observed.grpc_route.is_some();
+    let grpc = has_grpc.then(|| left(grpc::seen(name, observed.grpc_route.as_ref()), wants_grpc));
+    let http = left(route::seen(name, observed.route.as_ref()), has_gateway);
     // Requests of the candidate end with its weight, whatever a gateway has against its pool.
-    let is_unresolved = pool::refused(observed).is_some();
+    let is_unresolved = http.is_unresolved || pool::refused(observed).is_some();
     Some(Routes { http: Route { is_unresolved, ..http }, grpc })
 }
 
@@ -467,6 +478,34 @@ fn answer_of(observed: &Observed) -> Option<Answer> {
     let grpc = grpc_of(&observed.inference).filter(|_| !observed.has_no_grpc_routes);
     let grpc = grpc.map(|_| observed.grpc_route.as_ref().map_or(Answer::Missing, grpc::answer));
     Some(if http == Answer::Accepted { grpc.unwrap_or(http) } else { http })
+}
+
+/// The gateways have accepted the HTTPRoute, and one of them has not answered for the GRPCRoute.
+fn waits_for_grpc(observed: &Observed) -> bool {
+    let http = observed.route.as_ref().map(|route| answer(route, Asked::All));
+    http == Some(Answer::Accepted) && answer_of(observed) == Some(Answer::Missing)
+}
+
+/// Why requests of the candidate do not end. `None`: they do.
+fn keeps_requests(observed: &Observed) -> Option<&'static str> {
+    let route = seen_routes(observed)?.as_one();
+    let serves = |version: &Observed| version.pods().any(|pod| pod.is_ready);
+    let is_needed = route.share.has_requests()
+        && !serves(observed)
+        && observed.candidate.as_deref().is_some_and(serves)
+        && observed.inference.spec.replicas > 0;
+    let has_gateway =
+        observed.inference.spec.gateway.is_some() || observed.inference.spec.route_ref.is_some();
+    match (is_needed, has_gateway) {
+        (true, _) => Some("the candidate keeps its requests until a pod of stable is ready; see Ready"),
+        (false, false) => {
+            Some("the route has to be deleted first; its deletion may be refused, or it has a finalizer")
+        }
+        (false, true) if !route.is_accepted => {
+            Some("all gateways have to accept that the candidate gets no requests; see TrafficReady")
+        }
+        (false, true) => None,
+    }
 }
 
 /// The HTTPRoute that has the shares, of whichever owner.

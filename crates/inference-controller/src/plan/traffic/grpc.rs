@@ -9,7 +9,7 @@ use api::aiinference::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
-    route::{Answer, Asked, answered, given, header, mirror, parents},
+    route::{Answer, Asked, accepted, answered, given, header, is_refused_by_all, mirror, parents},
     state::{Route, Share},
 };
 use crate::{
@@ -68,11 +68,11 @@ pub(super) fn seen(name: &str, stored: Option<&GrpcRoute>) -> Route {
         given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
     });
     let share = rules.fold(Share::default(), Share::or);
-    let answer = answer(stored);
-    // A route that a gateway refuses sends nothing to a Service without a weight.
-    let is_refused = matches!(answer, Answer::Refused { .. });
-    let is_accepted = answer == Answer::Accepted || is_refused && !share.has_requests();
-    Route { share, is_accepted, is_unresolved: is_refused, ..Route::default() }
+    let GrpcRoute { metadata, spec, status } = stored;
+    let seen = accepted(share, |asked| answered(metadata, &spec.parent_refs, status, asked));
+    // A gateway that has not answered may serve by the rules of before. One that refuses the route serves none of it.
+    let is_refused = is_refused_by_all(metadata, &spec.parent_refs, status);
+    Route { is_accepted: seen.is_accepted || is_refused && !share.has_requests(), ..seen }
 }
 
 /// What all gateways say about its present generation.

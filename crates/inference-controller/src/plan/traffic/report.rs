@@ -5,7 +5,9 @@ use std::time::Duration;
 use api::{
     aiinference::traffic::{Canary, CanaryPhase, CanaryStatus, RouteRef},
     aiinference::{AIInferenceSpec, Phase},
-    conditions, reasons,
+    conditions,
+    labels::MANAGED_BY,
+    reasons,
 };
 use jiff::Timestamp;
 use runtime::write::{
@@ -18,8 +20,8 @@ use workload::time::remaining;
 use verdict::judge::Reason;
 
 use super::{
-    super::conditions::Assessment, analysis::Analysed, answer_of, drain, referred::unfit, route::Answer,
-    state::Share, stored,
+    super::conditions::Assessment, analysis::Analysed, answer_of, drain, keeps_requests, referred::unfit,
+    route::Answer, state::Share, stored, waits_for_grpc,
 };
 use crate::{
     observe::{Observed, grpc_of, pool_of},
@@ -126,7 +128,10 @@ fn traffic_ready(observed: &Observed) -> Verdict {
     let Some(stored) = stored(observed) else {
         let message = match reference {
             Some(RouteRef { name, .. }) => {
-                format!("HTTPRoute {name} of spec.routeRef does not exist in this namespace; create it")
+                format!(
+                    "HTTPRoute {name} of spec.routeRef does not exist in this namespace, or has the label \
+                     {MANAGED_BY} of this controller; create it, or remove the label"
+                )
             }
             None => "the HTTPRoute is being created".to_owned(),
         };
@@ -146,6 +151,13 @@ fn traffic_ready(observed: &Observed) -> Verdict {
             let message = format!("accepted by Gateway {gateways}{without}");
             verdict(conditions::TRAFFIC_READY, true, reasons::ROUTE_ACCEPTED, message)
         }
+        Answer::Missing if waits_for_grpc(observed) => fails(
+            reasons::ROUTE_NOT_OBSERVED,
+            format!(
+                "not all gateways ({gateways}) have answered for the GRPCRoute; check that they serve the kind, or remove \
+                 spec.gateway.grpc"
+            ),
+        ),
         Answer::Missing => fails(
             reasons::ROUTE_NOT_OBSERVED,
             format!(
@@ -231,11 +243,11 @@ fn progressing(
             says(true, reasons::COMPLETE, message)
         }
         Some(CanaryPhase::RollingBack) => {
-            let is_open = answer_of(observed).is_some_and(|answer| answer != Answer::Accepted);
-            let message = if is_open {
-                "all gateways have to accept that the candidate gets no requests; see TrafficReady".to_owned()
-            } else {
-                format!("requests of the candidate end{}{}", running(observed, status), still_has(status))
+            let message = match keeps_requests(observed) {
+                Some(why) => why.to_owned(),
+                None => {
+                    format!("requests of the candidate end{}{}", running(observed, status), still_has(status))
+                }
             };
             says(true, reasons::CANARY_ROLLING_BACK, message)
         }
@@ -255,7 +267,7 @@ fn progressing(
 
 fn running(observed: &Observed, status: &CanaryStatus) -> String {
     match drain::running(observed, status) {
-        Some(requests) => format!("; its engines have {requests}"),
+        Some(requests) => format!("; {requests} still run"),
         None => String::new(),
     }
 }

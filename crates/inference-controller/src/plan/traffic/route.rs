@@ -159,7 +159,34 @@ pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
         given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
     });
     let share = rules.fold(Share::default(), Share::or);
-    Route { share, is_accepted: answer(stored, Asked::All) == Answer::Accepted, ..Route::default() }
+    accepted(share, |asked| answer(stored, asked))
+}
+
+/// Requests end with the weight, whether the gateways find the candidate's Service or not. Before they come, it must be found.
+pub(super) fn accepted(share: Share, answer: impl Fn(Asked) -> Answer) -> Route {
+    let asked = if share.has_requests() { Asked::All } else { Asked::Accepted };
+    Route {
+        share,
+        is_accepted: answer(asked) == Answer::Accepted,
+        is_unresolved: answer(Asked::All) != Answer::Accepted,
+        is_foreign: false,
+    }
+}
+
+/// No gateway serves the route: each has refused its present rules.
+pub(super) fn is_refused_by_all(metadata: &ObjectMeta, parents: &[ParentRef], status: &RouteState) -> bool {
+    let namespace = metadata.namespace.as_deref();
+    let refuses = |said: &RouteParent| {
+        said.conditions.iter().any(|known| {
+            known.type_ == "Accepted"
+                && known.status == "False"
+                && known.observed_generation >= metadata.generation
+        })
+    };
+    let is_refused = |parent: &ParentRef| {
+        status.parents.iter().any(|said| is_same(&said.parent_ref, parent, namespace) && refuses(said))
+    };
+    !parents.is_empty() && parents.iter().all(is_refused)
 }
 
 /// What one rule gives to the candidate.

@@ -178,7 +178,7 @@ pub(crate) fn next(
     // A candidate that has replaced a promoted one in the spec leaves stable what it has.
     let is_kept = canary.is_some_and(|canary| !takes_back(before, canary));
     let kept = || promoted.filter(|promoted| is_kept && *promoted == seen.stable).map(str::to_owned);
-    // A route that names a candidate of which no status knows is that of a status that was lost.
+    // Without a status, a route does not name the candidate yet: the status comes first.
     let is_unknown = before.is_none() && !shared(seen).is_known;
     let share = if is_unknown { Share::default() } else { next.share };
     let next = Next { promoted: next.promoted.clone().or_else(kept), share, ..next };
@@ -222,7 +222,7 @@ fn decided(
         return Next { status, promoted: None, ..ended };
     };
     let is_promoted = promoted == Some(&*seen.revision);
-    // Of a status that was lost, only the route is left. Its pods may have any version.
+    // If the status was lost, the route alone shows that there were requests. The pods may have any version.
     let takes_back = takes_back(before, canary);
     let has_served = match seen.route {
         // It names the candidate's Service before there ever was one.
@@ -307,7 +307,7 @@ fn is_needed(seen: &Seen) -> bool {
 
 /// Takes the requests from the candidate, waits until they have ended, and then removes it.
 fn ended(before: CanaryStatus, phase: CanaryPhase, seen: &Seen, now: Timestamp) -> Next {
-    // What has ended has not begun again because its engines are not read any more.
+    // The answers of the engines are lost with a restart. An end that was decided stays decided.
     let has_ended = before.phase == Some(CanaryPhase::RolledBack) || !seen.candidate.exists;
     let is_drained = seen.is_drained || has_ended && before.draining_since.is_some();
     let before = CanaryStatus { phase: Some(phase), step_started_at: None, ..before };
@@ -352,7 +352,8 @@ fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp)
     };
     let status = CanaryStatus { phase: Some(CanaryPhase::Promoting), ..before };
     if seen.is_stopped {
-        return Next { promoted, ..with_seen(status, share, scaled(0, share, seen), seen, None) };
+        let pods = scaled(0, &status, share, seen);
+        return Next { promoted, ..with_seen(status, share, pods, seen, None) };
     }
     let replicas = step.map_or(canary.replicas, |step| step.replicas);
     Next { promoted, ..with_seen(status, share, Wanted::Replicas(replicas), seen, None) }
@@ -423,12 +424,12 @@ impl Steps {
     }
 }
 
-/// While requests are taken from it, the candidate gets fewer pods only after all gateways have accepted that.
-fn scaled(replicas: i32, share: Share, seen: &Seen) -> Wanted {
+/// While requests are taken from it, the candidate gets fewer pods only after all gateways have accepted that. `status`: its own.
+fn scaled(replicas: i32, status: &CanaryStatus, share: Share, seen: &Seen) -> Wanted {
     let Route { share: stored, is_accepted, is_foreign, .. } = seen.route.unwrap_or_default();
     // A rule of the user that does not fit any more may have sent requests until now.
-    let may_come = stored.has_requests() || (stored.is_known || is_foreign) && !is_accepted;
-    let is_taken = may_come && !share.has_requests();
+    let may_send = status.served && (stored.is_known || is_foreign) && !is_accepted;
+    let is_taken = (stored.has_requests() || may_send) && !share.has_requests();
     if is_taken && seen.candidate.all > replicas { Wanted::Kept } else { Wanted::Replicas(replicas) }
 }
 
@@ -449,13 +450,9 @@ fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) 
     if seen.is_stopped {
         let (step, step_started_at, phase) = (0, None, Some(CanaryPhase::Starting));
         let status = CanaryStatus { step, step_started_at, phase, ..before };
-        return with_seen(
-            status,
-            without_requests(seen),
-            scaled(0, without_requests(seen), seen),
-            seen,
-            None,
-        );
+        let share = without_requests(seen);
+        let pods = scaled(0, &status, share, seen);
+        return with_seen(status, share, pods, seen, None);
     }
     if before.stable_revision != seen.stable {
         // It would be compared with a version that leaves.
@@ -466,13 +463,9 @@ fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp) 
         if is_needed(seen) {
             return with_seen(status, shared(seen), Wanted::Kept, seen, None);
         }
-        return with_seen(
-            status,
-            without_requests(seen),
-            scaled(canary.replicas, without_requests(seen), seen),
-            seen,
-            None,
-        );
+        let share = without_requests(seen);
+        let pods = scaled(canary.replicas, &status, share, seen);
+        return with_seen(status, share, pods, seen, None);
     }
     match steps.at(before.step) {
         Some(step) => in_step(before, step, &steps, canary, seen, now),
@@ -493,7 +486,7 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -
     let mirrors = serves && canary.mirror && (has_all || stored.mirrors);
     let is_known = seen.route.is_some() && (known || is_ready);
     let share = Share { weight: 0, matches, mirrors, is_known };
-    let pods = scaled(replicas, share, seen);
+    let pods = scaled(replicas, &before, share, seen);
     let status = |phase, step| CanaryStatus { phase: Some(phase), step, ..before.clone() };
     if !is_ready {
         return with_seen(status(CanaryPhase::Starting, 0), share, pods, seen, None);
@@ -503,7 +496,8 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -
         let is_approved = canary.approved_steps >= steps.promotes;
         return if is_approved { promoted(dark, seen) } else { dark };
     };
-    let is_expected = seen.route.is_some_and(|route| route.is_accepted && route.share.is_known);
+    let is_expected =
+        seen.route.is_some_and(|route| route.is_accepted && !route.is_unresolved && route.share.is_known);
     if !is_expected || !seen.stable_is_complete {
         return with_seen(status(CanaryPhase::Starting, 0), share, pods, seen, None);
     }
@@ -549,13 +543,9 @@ fn in_step(
                 format!("the candidate has lost its last ready pod {lost} times while it had a share");
             return rolled_back(rejected(status, reasons::CANDIDATE_UNREADY, message, now), seen, now);
         }
-        return with_seen(
-            status,
-            without_requests(seen),
-            scaled(step.replicas, without_requests(seen), seen),
-            seen,
-            None,
-        );
+        let share = without_requests(seen);
+        let pods = scaled(step.replicas, &status, share, seen);
+        return with_seen(status, share, pods, seen, None);
     }
     let Some(route) = seen.route else {
         // The API server refuses a step without a gateway. An object that is older than the rule waits.
@@ -565,7 +555,7 @@ fn in_step(
     // Pods of the next step stay while they come up.
     let next_replicas = steps.after(step.number).map_or(step.replicas, |next| next.replicas);
     let replicas = step.replicas.max(seen.candidate.staying.min(next_replicas));
-    let pods = scaled(replicas, share, seen);
+    let pods = scaled(replicas, &before, share, seen);
     let is_in_force = route.is_accepted && !route.is_unresolved && route.share.weight == step.weight;
     // A step with another share begins again.
     let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);

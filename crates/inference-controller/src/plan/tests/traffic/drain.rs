@@ -52,7 +52,7 @@ fn the_engines_of_a_candidate_that_ends_are_looked_at_once_the_gateways_have_set
     scene.observe(|observed| observed.looking.is_asked = true);
     assert_eq!(scene.plan_at(31).look, None, "one at a time");
     let progressing = condition(&scene.plan_at(27), "CanaryProgressing");
-    assert_eq!(progressing.2, "requests of the candidate end; its engines have 3");
+    assert_eq!(progressing.2, "requests of the candidate end; 3 still run");
     scene.observe(|observed| observed.looking.is_asked = false);
     assert!(scene.plan_at(40).look.is_some() && scene.plan_at(301).look.is_none(), "not after its time");
 }
@@ -99,4 +99,47 @@ fn an_engine_that_does_not_count_what_it_executes_is_not_looked_at() {
     let mut scene = draining();
     scene.edit_spec(|spec| spec.engine = api::aiinference::Engine::Triton);
     assert_eq!(scene.plan_at(60).look, None);
+}
+
+/// Its Service was deleted by hand.
+#[test]
+fn requests_end_also_where_the_gateways_do_not_find_the_candidate() {
+    let mut scene = draining();
+    scene.observe(|observed| {
+        let route = observed.route.as_mut().unwrap();
+        let said = &mut route.status.parents[0].conditions;
+        said.iter_mut().filter(|known| known.type_ == "ResolvedRefs").for_each(|known| {
+            (known.status, known.reason) = ("False".to_owned(), "BackendNotFound".to_owned());
+        });
+    });
+    let plan = scene.plan_at(301);
+    assert_eq!(condition(&plan, "TrafficReady").1, "BackendNotResolved");
+    assert!(!ends(&scene, 299) && ends(&scene, 301));
+}
+
+/// Its deletion may be refused, or wait for a finalizer.
+#[test]
+fn requests_end_only_when_a_route_that_is_not_wanted_is_gone() {
+    let mut scene = analysing(READY);
+    scene.edit_spec(|spec| (spec.canary, spec.gateway) = (None, None));
+    let plan = scene.plan();
+    assert!(!plan.superfluous_apart.is_empty() && canary_of(&plan).draining_since.is_none());
+    let message = condition(&plan, "CanaryProgressing").2;
+    assert!(message.starts_with("the route has to be deleted first"), "{message}");
+    scene.write_status();
+    scene.observe(|observed| observed.route = None);
+    let plan = scene.plan();
+    assert!(plan.superfluous.is_empty() && canary_of(&plan).draining_since.is_some());
+}
+
+/// Of an object that is paused, too: its owner gives a route of his own any weight.
+#[test]
+fn the_end_of_requests_is_counted_anew_when_they_come_back_during_a_pause() {
+    let mut scene = draining();
+    assert!(canary_of(&scene.plan()).draining_since.is_some());
+    scene.observe(|observed| {
+        observed.route.as_mut().unwrap().spec.rules[0].backend_refs[1].weight = 50;
+    });
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    assert!(canary_of(&scene.plan()).draining_since.is_none());
 }

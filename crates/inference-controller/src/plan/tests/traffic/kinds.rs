@@ -208,3 +208,49 @@ fn pools_are_deleted_after_the_gateways_have_accepted_a_route_without_them() {
     scene.observe(|observed| observed.route = Some(accepted(*route)));
     assert_eq!(deletes(&scene), 2);
 }
+
+/// It may still send by the rules of before.
+#[test]
+fn calls_end_only_when_each_gateway_has_refused_or_accepted_their_route() {
+    let mut scene = analysing(READY);
+    let gateway = "{name: public, hostnames: [a.example.com], more: [{name: inside}], grpc: {}}";
+    scene.edit_spec(|spec| spec.gateway = Some(serde_saphyr::from_str(gateway).unwrap()));
+    scene.edit_spec(|spec| spec.canary = None);
+    let mut route = accepted(*scene.plan().route.unwrap());
+    let inside = |said: &crate::gateway_api::http_route::RouteParent| {
+        let mut said = said.clone();
+        said.parent_ref.name = "inside".to_owned();
+        said
+    };
+    let mut calls = accepted_calls(*scene.plan().grpc_route.unwrap());
+    for parents in [&mut route.status.parents, &mut calls.status.parents] {
+        let first = parents[0].clone();
+        *parents = vec![first.clone(), inside(&first)];
+    }
+    for said in &mut calls.status.parents {
+        said.conditions[0].status = "False".to_owned();
+    }
+    let ends = |scene: &mut Scene, calls: &crate::gateway_api::grpc_route::GrpcRoute| {
+        scene.observe(|observed| {
+            (observed.route, observed.grpc_route) = (Some(route.clone()), Some(calls.clone()));
+        });
+        canary_of(&scene.plan()).draining_since.is_some()
+    };
+    assert!(ends(&mut scene, &calls), "no gateway serves it");
+    calls.status.parents.pop();
+    assert!(!ends(&mut scene, &calls), "one has not answered");
+}
+
+#[test]
+fn a_grpc_route_without_an_answer_is_named() {
+    let mut scene = analysing(READY);
+    with_gateway(&mut scene, "grpc: {}");
+    let route = accepted(*scene.plan().route.unwrap());
+    scene.observe(|observed| observed.route = Some(route.clone()));
+    let (_, reason, message) = condition(&scene.plan(), "TrafficReady");
+    assert_eq!(reason, "RouteNotObserved");
+    assert!(
+        message.contains("for the GRPCRoute") && message.ends_with("remove spec.gateway.grpc"),
+        "{message}"
+    );
+}

@@ -500,3 +500,19 @@ fn the_candidate_keeps_its_pods_when_the_rule_of_its_user_does_not_fit_any_more(
     world.reconcile(ALL);
     assert_eq!(world.pods, Some((world.revision(), 2)));
 }
+
+/// The Gateway has a typing error, or its class is not served.
+#[test]
+fn a_candidate_without_requests_needs_no_answer_of_a_gateway_to_shrink() {
+    let mut world = World::new(steps());
+    world.reconcile(ALL);
+    world.come_up();
+    world.reconcile(ALL);
+    assert!(world.shared().is_known && !world.is_accepted());
+    world.pods = Some((world.revision(), 3));
+    world.reconcile(ALL);
+    assert_eq!(world.pods, Some((world.revision(), 1)));
+    world.is_stopped = true;
+    world.reconcile(ALL);
+    assert_eq!(world.pods, Some((world.revision(), 0)));
+}

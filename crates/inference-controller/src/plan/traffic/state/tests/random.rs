@@ -24,6 +24,12 @@ enum Event {
     Remove,
     Restore,
     Gateway(bool),
+    /// The routes that are not wanted any more are deleted.
+    RoutesGone,
+    /// The gateways do not find the candidate's Service.
+    Unresolved(bool),
+    /// Stable has no replicas.
+    Stop(bool),
     LoseStatus,
     EditRoute(i32),
     /// The owner of a route edits its rule so that the weights cannot be written, and back.
@@ -52,6 +58,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Remove),
         2 => Just(Event::Restore),
         1 => any::<bool>().prop_map(Event::Gateway),
+        2 => Just(Event::RoutesGone),
+        2 => any::<bool>().prop_map(Event::Unresolved),
+        2 => prop_oneof![1 => Just(true), 2 => Just(false)].prop_map(Event::Stop),
         1 => Just(Event::LoseStatus),
         1 => (0_i32..=100).prop_map(Event::EditRoute),
         2 => any::<bool>().prop_map(Event::Unfit),
@@ -103,14 +112,15 @@ impl World {
             // The API server refuses to remove a reference under a share.
             Event::Gateway(_) if self.route.is_foreign => {}
             Event::Gateway(gateway) => {
-                // Without the field, the HTTPRoute is deleted, and requests stop.
-                if self.gateway && !gateway {
-                    self.route = Route::default();
-                    self.grpc = self.grpc.map(|_| Route::default());
-                    self.quiet_since = self.quiet_since.or(Some(self.now));
+                self.is_left |= self.gateway && !gateway;
+                if *gateway {
+                    self.routes_are_gone();
                 }
                 self.gateway = *gateway;
             }
+            Event::RoutesGone => self.routes_are_gone(),
+            Event::Unresolved(is_unresolved) => self.route.is_unresolved = *is_unresolved,
+            Event::Stop(is_stopped) => self.is_stopped = *is_stopped,
             Event::LoseStatus => {
                 // A backup is not restored beside a canary that serves.
                 if !self.has_served {
@@ -169,8 +179,9 @@ proptest! {
         for event in &events {
             world.happens(event);
         }
-        (world.is_sound, world.is_rolling, world.is_unfit) = (true, false, false);
-        world.gateway = true;
+        (world.is_sound, world.is_rolling, world.is_unfit, world.is_stopped) = (true, false, false, false);
+        world.routes_are_gone();
+        (world.gateway, world.route.is_unresolved) = (true, false);
         world.finding = Finding::Passes;
         world.stable_is_complete = true;
         if let Some(canary) = &mut world.canary {

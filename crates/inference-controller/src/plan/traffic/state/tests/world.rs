@@ -12,6 +12,9 @@ pub(super) struct World {
     pub(super) status: Option<CanaryStatus>,
     pub(super) promoted: Option<String>,
     pub(super) gateway: bool,
+    /// The routes are not wanted any more, and not deleted yet.
+    pub(super) is_left: bool,
+    pub(super) is_stopped: bool,
     pub(super) is_unfit: bool,
     pub(super) route: Route,
     /// The GRPCRoute beside it.
@@ -62,6 +65,8 @@ impl World {
             status: None,
             promoted: None,
             gateway: true,
+            is_left: false,
+            is_stopped: false,
             is_unfit: false,
             route: Route { is_accepted: true, ..Route::default() },
             grpc: None,
@@ -96,10 +101,10 @@ impl World {
         Seen {
             revision: self.revision(),
             stable: promoted.unwrap_or_else(|| format!("v{}", self.stable)),
-            is_stopped: false,
-            stable_has_endpoint: self.stable_serves,
+            is_stopped: self.is_stopped,
+            stable_has_endpoint: self.stable_serves && !self.is_stopped,
             finding: self.finding.clone(),
-            stable_is_complete: self.stable_is_complete,
+            stable_is_complete: self.stable_is_complete && !self.is_stopped,
             candidate: Pods {
                 exists: self.pods.is_some(),
                 all: self.pods.as_ref().map_or(0, |(_, count)| *count),
@@ -108,15 +113,37 @@ impl World {
                 has_endpoint: self.ready > 0,
                 is_rolling: self.is_rolling,
             },
-            route: self.gateway.then(|| self.routes().as_one()),
+            route: self.seen_route(),
             drain: Duration::from_secs(DRAIN.unsigned_abs()),
             is_drained: self.is_drained,
         }
     }
 
+    fn seen_route(&self) -> Option<Route> {
+        let route = self.routes().as_one();
+        match (self.gateway, self.is_left) {
+            (true, _) => Some(route),
+            (false, true) => Some(Route { is_accepted: false, ..route }),
+            (false, false) => None,
+        }
+    }
+
     pub(super) fn routes(&self) -> Routes {
-        let share = Share { is_known: self.route.share.is_known && !self.is_unfit, ..self.route.share };
-        Routes { http: Route { share, ..self.route }, grpc: self.grpc }
+        let Route { is_accepted, is_unresolved, is_foreign, share } = self.route;
+        let is_accepted = is_accepted && (is_foreign || !is_unresolved || !share.has_requests());
+        let share = Share { is_known: share.is_known && !self.is_unfit, ..share };
+        Routes { http: Route { share, is_accepted, ..self.route }, grpc: self.grpc }
+    }
+
+    /// Without the field, the routes are deleted, and then no requests come.
+    pub(super) fn routes_are_gone(&mut self) {
+        if !self.is_left {
+            return;
+        }
+        self.route = Route::default();
+        self.grpc = self.grpc.map(|_| Route::default());
+        self.quiet_since = self.quiet_since.or(Some(self.now));
+        self.is_left = false;
     }
 
     /// As if they were one: what the candidate gets by any of them.
@@ -192,6 +219,7 @@ impl World {
         if gets_more {
             assert!(self.ready > 0, "I1: requests for a candidate without endpoint: {share:?} {self:?}");
             assert!(self.is_accepted(), "I3: a rise before the last rules were accepted: {share:?} {self:?}");
+            assert!(!self.route.is_unresolved, "I3: a rise while a Service is not found: {share:?} {self:?}");
             assert!(before.is_known, "I2: a weight before the gateways knew the Service: {share:?} {self:?}");
             let version = self.pods.as_ref().map(|(version, _)| version);
             assert_eq!(version, Some(&self.revision()), "requests for another version: {self:?}");
@@ -223,12 +251,21 @@ impl World {
             (Wanted::Kept, _) | (Wanted::Deleted, None) => {}
             (Wanted::Replicas(replicas), Some((version, count))) if *version == revision => {
                 let share = self.shared();
-                let may_come = self.gateway && !share.has_requests() && share.is_known && !self.is_accepted();
+                let may_come = self.has_served
+                    && (self.gateway || self.is_left)
+                    && !share.has_requests()
+                    && share.is_known
+                    && !self.is_accepted();
                 assert!(
                     replicas >= *count || !may_come,
                     "I4: fewer pods before the gateways send no more requests: {self:?}"
                 );
-                assert!(replicas >= *count || replicas > 0 || self.is_quiet(), "I4: scaled to 0: {self:?}");
+                // A user who stops stable waits for no request.
+                let is_stop = self.is_stopped && replicas == 0;
+                assert!(
+                    replicas >= *count || replicas > 0 || is_stop || self.is_quiet(),
+                    "I4: scaled to 0: {self:?}"
+                );
                 self.ready = self.ready.min(replicas);
                 self.pods = Some((revision, replicas));
             }
@@ -259,6 +296,9 @@ impl World {
 
     /// The gateways accept what one of the routes says.
     pub(super) fn accept_one(&mut self, is_http: bool) {
+        if self.is_left {
+            return;
+        }
         match &mut self.grpc {
             Some(route) if !is_http => route.is_accepted = true,
             Some(_) | None => self.route.is_accepted |= is_http,
