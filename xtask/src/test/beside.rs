@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    env,
     io::Read as _,
     path::PathBuf,
     process::{Command, ExitStatus, Stdio},
@@ -19,6 +20,9 @@ use crate::steps::{cargo, without_cargos_variables};
 const AT_ONCE: usize = 2;
 /// One program needs so many.
 const CORES: usize = 2;
+
+/// Where property tests begin to draw their cases.
+const SEED: &str = "PROPTEST_RNG_SEED";
 
 /// The kind of a message of cargo.
 #[derive(Deserialize)]
@@ -116,6 +120,10 @@ fn run_one(program: TestProgram, threads: usize, filters: &[String]) -> anyhow::
     without_cargos_variables(&mut test);
     test.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder);
     test.args(["--test-threads", &threads.to_string()]).args(filters);
+    // Whether a change lands is no matter of luck. `docs/testing.md` says how to draw other cases.
+    if env::var_os(SEED).is_none() {
+        test.env(SEED, "1");
+    }
     let printed = tempfile::NamedTempFile::new().context("failed to create a file for the output")?;
     let to_file = || printed.as_file().try_clone().context("failed to share the file for the output");
     test.stdin(Stdio::null()).stdout(to_file()?).stderr(to_file()?);
