@@ -7,6 +7,7 @@
 //! without logic, so shares of it can be compared between machines. It writes as an administrator, whom no policy checks
 //! and no audit names.
 
+mod canaries;
 mod controller_arm;
 mod null_writer;
 mod plane;
@@ -49,6 +50,13 @@ pub(crate) struct Args {
     /// Instead: bursts of 100, 300, 1000 and 3000 of the controller alone, and how its CPU time grows with them
     #[arg(long, conflicts_with_all = ["count", "pace", "runs", "null_writer", "beside"])]
     growth: bool,
+    /// Instead: so many canaries of the controller alone, at rest and while the engines of their versions are asked
+    #[arg(
+        long,
+        conflicts_with_all = ["count", "pace", "runs", "null_writer", "beside", "growth"],
+        value_parser = clap::value_parser!(u32).range(1..=1000),
+    )]
+    canaries: Option<u32>,
 }
 
 /// The name of the controller, of its program and of its ServiceAccount.
@@ -67,7 +75,11 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     local_cluster::install_crypto_provider();
     let programs = Programs::with(args.controller.clone(), "debug")?;
     tokio.block_on(async {
-        if args.growth { growth(&programs).await } else { Box::pin(compared(args, &programs)).await }
+        match args.canaries {
+            Some(count) => canaries::run(&programs, count).await,
+            None if args.growth => growth(&programs).await,
+            None => Box::pin(compared(args, &programs)).await,
+        }
     })
 }
 
