@@ -1,6 +1,7 @@
 //! InferenceEndpoint: validation of every field, and defaults.
 
 use api::aiinference::endpoint::InferenceEndpoint;
+use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
 use crate::table::{attempt, case, check};
@@ -244,4 +245,26 @@ async fn an_endpoint_without_more_is_one_pod_with_vllm() {
     let expected =
         json!({"model": "qwen/Qwen-7B-Chat", "accelerator": "h100", "replicas": 1, "engine": "vllm"});
     assert_eq!(stored.data["spec"], expected);
+}
+
+/// As of an AIInference, whose name is the same.
+#[tokio::test]
+async fn the_name_leaves_room_for_the_candidates_service() {
+    let scene = tests::api_server().await;
+    let objects: Api<InferenceEndpoint> = Api::namespaced(scene.client(), scene.namespace());
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let named = |length: usize| -> InferenceEndpoint {
+        let mut spec = base();
+        spec["routeRef"] = json!({"name": "web"});
+        serde_json::from_value(json!({
+            "apiVersion": "aistudio.modelscope.cn/v1alpha1",
+            "kind": "InferenceEndpoint",
+            "metadata": {"name": "n".repeat(length)},
+            "spec": spec,
+        }))
+        .unwrap()
+    };
+    let refused = objects.create(&dry_run, &named(57)).await.unwrap_err().to_string();
+    assert!(refused.contains("spec.routeRef") && refused.contains("more than 56 characters"), "{refused}");
+    objects.create(&dry_run, &named(56)).await.unwrap();
 }

@@ -40,7 +40,7 @@ fn a_route_stays_while_it_has_shares() -> kube::core::Rule {
 }
 
 /// The admission policy knows the Services of a route by these names.
-fn a_route_names_the_service_of_the_candidate() -> kube::core::Rule {
+pub(crate) fn a_route_names_the_service_of_the_candidate() -> kube::core::Rule {
     kube::core::Rule::new("!has(self.spec.routeRef) || size(self.metadata.name) <= 56")
         .message("must not be set with a metadata.name of more than 56 characters: the route names the Service <name>-canary")
         .field_path(".spec.routeRef")

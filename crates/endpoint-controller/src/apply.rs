@@ -73,7 +73,12 @@ async fn apply_children(
 ) -> Result<Option<Duration>, ApplyError> {
     let Children { handover, inference, superfluous, scaler } = children;
     let mut again = None;
-    if let Some(Handover { inference, replicas }) = handover {
+    // Without the write that follows, it would be repeated in vain.
+    let is_held_back = match inference {
+        Some(InferenceWrite { rendered, .. }) => ctx.inferences.is_held_back(rendered)?,
+        None => false,
+    };
+    if let Some(Handover { inference, replicas }) = handover.filter(|_| !is_held_back) {
         ctx.inferences.hold(inference, &json!({"replicas": replicas}), HANDOVER).await?;
     }
     if let Some(InferenceWrite { rendered, planned_on }) = inference {

@@ -20,6 +20,8 @@ use crate::{
 /// What is known of one endpoint.
 pub(crate) struct Observed {
     pub(crate) endpoint: Arc<InferenceEndpoint>,
+    /// The API server has no newer version of it. `false`: it was not asked.
+    pub(crate) is_newest: bool,
     pub(crate) inference: Sighting<InferenceView>,
     pub(crate) hpa: Sighting<HpaView>,
     pub(crate) scaler: Sighting<ScalerView>,
@@ -42,7 +44,7 @@ pub(crate) enum Sighting<V> {
     Absent,
     Own(Box<V>),
     Foreign {
-        /// `kind` and name of its owner, or words for an object without one.
+        /// That it belongs to its owner, or has none.
         owner: String,
     },
 }
@@ -80,6 +82,7 @@ pub(crate) fn observe(ctx: &Context, endpoint: Arc<InferenceEndpoint>) -> Observ
         serves_inferences: !ctx.inferences.is_absent(),
         serves_scalers: !ctx.scalers.is_absent(),
         facts: ctx.fact_times.of(&uid),
+        is_newest: false,
         endpoint,
     }
 }
@@ -92,8 +95,8 @@ where
     match controller_of(&*child) {
         Some(owner) if owner.uid == uid => Sighting::Own(Box::new((**child).clone())),
         Some(owner) if is_of_kind::<InferenceEndpoint>(owner) && *owner.name == *key.name => Sighting::Absent,
-        Some(owner) => Sighting::Foreign { owner: format!("{} {}", owner.kind, owner.name) },
-        None => Sighting::Foreign { owner: "no other object".to_owned() },
+        Some(owner) => Sighting::Foreign { owner: format!("belongs to {} {}", owner.kind, owner.name) },
+        None => Sighting::Foreign { owner: "has no owner".to_owned() },
     }
 }
 

@@ -7,7 +7,10 @@ use api::{
     aiinference::endpoint::{InferenceEndpointStatus, Resolved},
 };
 use jiff::Timestamp;
-use runtime::write::{events::Note, refusal::Refusal};
+use runtime::{
+    reconcile::Decision,
+    write::{events::Note, refusal::Refusal},
+};
 
 use self::{
     conditions::Assessment,
@@ -31,6 +34,12 @@ pub(crate) mod scaler;
 mod status;
 #[cfg(test)]
 mod tests;
+
+/// What a plan rests on and a cache may not know yet. Each write carries the version or the uid of the child that it is about.
+pub(crate) enum Doubt {
+    /// The AIInference has a later generation of the endpoint.
+    Outdated,
+}
 
 /// Everything that is written for one endpoint, in this order.
 pub(crate) struct Plan {
@@ -57,6 +66,13 @@ pub(crate) struct InferenceWrite {
     pub(crate) rendered: Rendered<AIInference>,
     /// It has a value that was read from this version of it.
     pub(crate) planned_on: Option<String>,
+}
+
+/// A plan, or that the endpoint may have changed since it was seen.
+pub(crate) fn decide(observed: &Observed, settings: &Settings, now: Timestamp) -> Decision<Plan, Doubt> {
+    let rendered_from = observed.inference.own().and_then(|inference| inference.rendered_from);
+    let is_outdated = rendered_from > observed.endpoint.metadata.generation && !observed.is_newest;
+    if is_outdated { Decision::Doubt(Doubt::Outdated) } else { Decision::Plan(plan(observed, settings, now)) }
 }
 
 pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
@@ -115,7 +131,7 @@ pub(crate) fn refused(refusal: &Refusal, observed: &Observed, settings: &Setting
 
 /// What serves keeps serving.
 fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
-    let assessment = conditions::of_invalid(invalid);
+    let assessment = conditions::of_invalid(invalid, observed);
     let events = events::of_change(observed.endpoint.status.as_ref(), &assessment);
     status_only(status::of_invalid(observed, &assessment, now), events, None)
 }
@@ -160,7 +176,7 @@ fn taken_name(valid: &ValidEndpoint, observed: &Observed) -> Option<Refusal> {
     let taken = |kind: &str, owner: &Option<String>| {
         owner.as_ref().map(|owner| {
             Refusal::OwnershipConflict(format!(
-                "{kind} {namespace}/{name} exists and belongs to {owner}; rename one of the two, or delete it"
+                "{kind} {namespace}/{name} exists and {owner}; rename the endpoint, or delete the {kind}"
             ))
         })
     };

@@ -14,11 +14,8 @@ use crate::{
     Context,
     apply::apply,
     observe::{Observed, observe},
-    plan::{Plan, plan, refused},
+    plan::{Doubt, Plan, decide, refused},
 };
-
-/// No plan rests on what a cache may not know yet: each write carries the version or the uid that it is about.
-pub(crate) enum Doubt {}
 
 impl Reconciler for Context {
     type Root = InferenceEndpoint;
@@ -31,11 +28,16 @@ impl Reconciler for Context {
     }
 
     fn plan(&self, observed: &Observed, now: Timestamp) -> Decision<Plan, Doubt> {
-        Decision::Plan(plan(observed, &self.settings, now))
+        decide(observed, &self.settings, now)
     }
 
-    async fn confirm(&self, doubt: Doubt, _: &mut Observed) -> Result<Confirmation, ApplyError> {
-        match doubt {}
+    async fn confirm(&self, doubt: Doubt, observed: &mut Observed) -> Result<Confirmation, ApplyError> {
+        match doubt {
+            Doubt::Outdated => {
+                observed.is_newest = self.writer.is_newest(&self.endpoints, &observed.endpoint).await?;
+                Ok(Confirmation::of_newest(observed.is_newest))
+            }
+        }
     }
 
     async fn apply(

@@ -44,6 +44,7 @@ pub(crate) fn by_cpu() -> Value {
 pub(crate) fn observed(endpoint: InferenceEndpoint) -> Observed {
     Observed {
         endpoint: Arc::new(endpoint),
+        is_newest: false,
         inference: Sighting::Absent,
         hpa: Sighting::Absent,
         scaler: Sighting::Absent,

@@ -1,6 +1,10 @@
 //! What a user reads when something is in the way.
 
-use api::{aiinference::AIInference, aiinference::endpoint::InferenceEndpoint, conditions};
+use api::{
+    aiinference::AIInference,
+    aiinference::endpoint::{InferenceEndpoint, Phase},
+    conditions,
+};
 use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscaler, core::v1::Node};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -18,7 +22,7 @@ async fn a_name_that_is_taken_is_a_conflict_and_nothing_is_written_until_it_is_f
     let endpoint = until_condition(&scene, "chat", conditions::READY, ("False", "OwnershipConflict")).await;
     let message = &condition(&endpoint, conditions::STALLED).unwrap().message;
     assert!(
-        message.starts_with("AIInference test-") && message.contains("rename one of the two"),
+        message.starts_with("AIInference test-") && message.contains("has no owner; rename the endpoint"),
         "{message}"
     );
     let there = scene.api::<AIInference>().get("chat").await.unwrap();
@@ -105,4 +109,5 @@ async fn the_fault_of_the_pods_is_the_reason_of_the_endpoint() {
     let theirs = tests::inference::condition(&inference, conditions::READY).unwrap();
     let ours = condition(&endpoint, conditions::INFERENCE_READY).unwrap();
     assert_eq!((&ours.status, &ours.reason), (&theirs.status, &theirs.reason));
+    assert_eq!(endpoint.status.and_then(|status| status.phase), Some(Phase::Pending), "it waits for nodes");
 }

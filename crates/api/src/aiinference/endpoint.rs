@@ -50,6 +50,7 @@ pub const PASSED_THROUGH: [&str; 11] = [
     status = "InferenceEndpointStatus",
     derive = "PartialEq",
     validation = rules::name_fits_a_label(),
+    validation = super::a_route_names_the_service_of_the_candidate(),
     printcolumn(name = "Model", type_ = "string", json_path = ".spec.model"),
     printcolumn(name = "Accelerator", type_ = "string", json_path = ".spec.accelerator"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.ready"),
@@ -339,9 +340,9 @@ pub enum TargetKind {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct InferenceEndpointStatus {
-    /// Pending: there is no AIInference yet. Progressing: pods start or are replaced. Ready: all pods are ready. Degraded: pods
-    /// serve, and others cannot start or the spec cannot be applied. Failed: it cannot serve without a change. Stopped: no pod
-    /// is wanted.
+    /// Pending: there is no AIInference yet, or no pod serves and pods wait for nodes with free GPUs. Progressing: pods start
+    /// or are replaced. Ready: all pods are ready. Degraded: pods serve, and others cannot start or the spec cannot be applied.
+    /// Failed: it cannot serve without a change. Stopped: no pod is wanted.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
     #[schemars(with = "String", length(max = 64))]
     pub phase: Option<Phase>,

@@ -80,9 +80,16 @@ pub(super) fn of_valid(
     let ready = match &serves {
         Some(serves) if serves.holds => Statement { type_: conditions::READY, ..serves.clone() },
         Some(serves) => {
-            // A node that has gone explains why pods do not start.
-            let failing =
-                verdicts.iter().find(|verdict| !verdict.holds && verdict.type_ != conditions::SCALING_ACTIVE);
+            // A node that has gone explains why pods do not start. It does not explain why those on nodes fail.
+            let has_nodes = inference
+                .condition(conditions::SCHEDULED)
+                .is_some_and(|scheduled| scheduled.status == "True");
+            let explains = |verdict: &&Statement| {
+                !verdict.holds
+                    && verdict.type_ != conditions::SCALING_ACTIVE
+                    && !(has_nodes && verdict.type_ == conditions::ACCELERATOR_RESOLVED)
+            };
+            let failing = verdicts.iter().find(explains);
             Statement { type_: conditions::READY, ..failing.unwrap_or(serves).clone() }
         }
         None => fails(conditions::READY, reasons::WAITING, waits_for_status()),
@@ -131,15 +138,22 @@ fn coming(
 }
 
 /// What serves keeps serving.
-pub(super) fn of_invalid(invalid: &Invalid) -> Assessment {
+pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
     let message = invalid.to_string();
-    Assessment {
-        phase: Phase::Failed,
-        verdicts: vec![
-            fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()),
+    let inference = observed.inference.own();
+    let serves = inference
+        .and_then(|inference| copied(conditions::INFERENCE_READY, inference.condition(conditions::READY)));
+    let verdicts = [fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone())]
+        .into_iter()
+        .chain(serves)
+        .chain([
             fails(conditions::READY, reasons::INVALID_SPEC, message.clone()),
             holds(conditions::STALLED, reasons::INVALID_SPEC, message),
-        ],
+        ]);
+    let has_pods = inference.is_some_and(|inference| inference.status.ready_replicas > 0);
+    Assessment {
+        phase: if has_pods { Phase::Degraded } else { Phase::Failed },
+        verdicts: verdicts.collect(),
         comes_up: false,
     }
 }
@@ -169,18 +183,22 @@ pub(super) fn of_refused(
         Some(Scaler::AIScaler) => observed.scaler.own().is_none(),
         None => false,
     };
-    let answers = match (serves, lacks_scaler) {
-        (true, true) => Some(conditions::SCALING_ACTIVE),
+    // The children are written in order: what comes after the AIInference of this generation was refused.
+    let is_written =
+        observed.inference.own().is_some_and(|inference| inference.rendered_from == Some(valid.generation));
+    let is_of_scaler = lacks_scaler && (serves || is_written);
+    let answers = match (is_of_scaler, serves) {
+        (true, _) => Some(conditions::SCALING_ACTIVE),
         // The AIInference that serves could not be changed.
-        (true, false) => None,
-        (false, _) => Some(conditions::READY),
+        (false, true) => None,
+        (false, false) => Some(conditions::READY),
     };
     for verdict in verdicts.iter_mut().filter(|verdict| Some(verdict.type_) == answers) {
         *verdict = fails(verdict.type_, reason, message.clone());
     }
     verdicts.push(holds(conditions::STALLED, reason, message.clone()));
     let has_pods = observed.inference.own().is_some_and(|inference| inference.status.ready_replicas > 0);
-    let phase = match (serves, has_pods) {
+    let phase = match (serves || is_of_scaler, has_pods) {
         (true, _) => assessment.phase,
         (false, true) => Phase::Degraded,
         (false, false) => Phase::Failed,
@@ -202,11 +220,15 @@ fn was_current(valid: &ValidEndpoint) -> bool {
 
 fn phase(ready: &Statement, inference: &InferenceView) -> Phase {
     let has_failed = inference.status.phase == Some(aiinference::Phase::Failed);
-    match (ready.holds, has_failed) {
-        (true, _) => Phase::Ready,
-        (false, _) if ready.reason == reasons::STOPPED => Phase::Stopped,
-        (false, true) if inference.status.ready_replicas > 0 => Phase::Degraded,
-        (false, true) => Phase::Failed,
+    let waits_for_nodes =
+        inference.condition(conditions::SCHEDULED).is_some_and(|scheduled| scheduled.status == "False");
+    let serves = inference.status.ready_replicas > 0;
+    match (has_failed, waits_for_nodes) {
+        _ if ready.holds => Phase::Ready,
+        _ if ready.reason == reasons::STOPPED => Phase::Stopped,
+        (true, _) | (_, true) if serves => Phase::Degraded,
+        (true, _) => Phase::Failed,
+        (false, true) => Phase::Pending,
         (false, false) => Phase::Progressing,
     }
 }
@@ -214,6 +236,9 @@ fn phase(ready: &Statement, inference: &InferenceView) -> Phase {
 /// Absent if `spec.replicas` counts.
 fn scaling(valid: &ValidEndpoint, observed: &Observed, now: Timestamp) -> Option<Statement> {
     let type_ = conditions::SCALING_ACTIVE;
+    if let Some(message) = super::scaler::leaving(valid, observed) {
+        return Some(fails(type_, reasons::WAITING, message));
+    }
     let Some(autoscaling) = &valid.autoscaling else { return by_rival(valid, observed, now) };
     Some(match autoscaling.scaler {
         Scaler::HorizontalPodAutoscaler if let Some(rival) = super::scaler::rival(observed) => {
@@ -241,7 +266,11 @@ fn scaling(valid: &ValidEndpoint, observed: &Observed, now: Timestamp) -> Option
         ),
         Scaler::AIScaler => match observed.scaler.own().and_then(|scaler| scaler.active.as_ref()) {
             Some(active) => of_active(type_, active),
-            None => fails(type_, reasons::WAITING, "the AIScaler has not decided yet".to_owned()),
+            None => fails(
+                type_,
+                reasons::WAITING,
+                "the AIScaler has not decided yet; if this stays, install the scaler-controller".to_owned(),
+            ),
         },
     })
 }
@@ -251,8 +280,8 @@ fn by_rival(valid: &ValidEndpoint, observed: &Observed, now: Timestamp) -> Optio
     let (type_, reason) = (conditions::SCALING_ACTIVE, reasons::TARGET_MANAGED_BY_OTHER);
     let Some(rival) = &observed.rival else {
         super::replicas::rival_may_return(valid, observed, now)?;
-        let message = "the autoscaler that set the replicas is gone; they stay for 5 minutes, and then spec.replicas \
-                       counts again, or at once when the spec is changed";
+        let message = "the autoscaler that set the replicas is gone; spec.replicas counts again at the latest 5 minutes \
+                       after that; change the spec to end the wait";
         return Some(holds(type_, reason, message.to_owned()));
     };
     if valid.replicas == 0 {
@@ -298,19 +327,23 @@ fn by_hpa(
             "{} does not show the load of an engine on GPUs: set autoscaling.metricType queue_depth instead of metrics",
             names.join(" and "),
         );
+        let reason = reasons::METRIC_NOT_LOAD_SENSITIVE;
         return match active {
-            Some(active) if !active.holds => {
-                let message = format!("{}; {advice}", active.message);
-                of_active(type_, &Active { message, ..active.clone() })
+            Some(active) if active.holds => holds(type_, reason, advice),
+            Some(Active { reason: why, message, .. }) => {
+                fails(type_, reason, format!("{why}: {message}; {advice}"))
             }
-            Some(_) | None => holds(type_, reasons::METRIC_NOT_LOAD_SENSITIVE, advice),
+            None => fails(type_, reason, format!("{HPA_IS_SILENT}; {advice}")),
         };
     }
     match active {
         Some(active) => of_active(type_, active),
-        None => fails(type_, reasons::WAITING, "the HorizontalPodAutoscaler has not decided yet".to_owned()),
+        None => fails(type_, reasons::WAITING, HPA_IS_SILENT.to_owned()),
     }
 }
+
+const HPA_IS_SILENT: &str =
+    "the HorizontalPodAutoscaler has not decided yet; if this stays, look at the kube-controller-manager";
 
 /// Words of the HorizontalPodAutoscaler, for a controller that cannot look itself.
 fn says_api_is_missing(active: &Active) -> bool {

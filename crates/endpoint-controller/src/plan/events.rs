@@ -13,7 +13,11 @@ pub(super) fn of_change(before: Option<&InferenceEndpointStatus>, assessment: &A
     let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
     let is_new = |statement: &Statement| {
         let mut same = known.iter().filter(|known| known.type_ == statement.type_);
-        !same.any(|known| known.reason == *statement.reason && (known.status == "True") == statement.holds)
+        // It is the same advice, whether the autoscaler works or not.
+        let is_advice = statement.reason == reasons::METRIC_NOT_LOAD_SENSITIVE;
+        !same.any(|known| {
+            known.reason == *statement.reason && (is_advice || (known.status == "True") == statement.holds)
+        })
     };
     let verdicts = &assessment.verdicts;
     let is_repeated = |statement: &Statement| {

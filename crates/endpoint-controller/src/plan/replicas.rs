@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
-use api::{conditions, reasons};
+use api::{aiinference::AIInference, conditions, reasons};
 use jiff::Timestamp;
+use kube::Resource as _;
 use workload::time::remaining;
 
 use crate::{
@@ -74,7 +75,10 @@ pub(super) fn rival_is_gone(valid: &ValidEndpoint, observed: &Observed) -> Optio
         .inference
         .own()
         .is_some_and(|known| known.setter == Some(Setter::Scaler) && known.replicas > valid.replicas);
-    if valid.autoscaling.is_some() || observed.rival.is_some() || valid.replicas == 0 || !is_left {
+    // An autoscaler of this endpoint may have said the same of another one. It does not come back.
+    let mut children = valid.endpoint.status.iter().flat_map(|status| &status.children);
+    let had_own = children.any(|child| child.kind != AIInference::kind(&()));
+    if valid.autoscaling.is_some() || observed.rival.is_some() || valid.replicas == 0 || !is_left || had_own {
         return None;
     }
     let mut conditions = valid.endpoint.status.iter().flat_map(|status| &status.conditions);

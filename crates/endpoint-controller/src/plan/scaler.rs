@@ -69,6 +69,22 @@ pub(super) fn superfluous(valid: &ValidEndpoint, observed: &Observed) -> Vec<Sup
     hpa.into_iter().chain(scaler).collect()
 }
 
+/// That an autoscaler which is not wanted any more does not end.
+pub(super) fn leaving(valid: &ValidEndpoint, observed: &Observed) -> Option<String> {
+    let wanted = valid.autoscaling.as_ref().map(|autoscaling| autoscaling.scaler);
+    let hpa = observed.hpa.own().filter(|_| wanted != Some(Scaler::HorizontalPodAutoscaler));
+    let scaler = observed.scaler.own().filter(|_| wanted != Some(Scaler::AIScaler));
+    let hpa = hpa.map(|hpa| ("HorizontalPodAutoscaler", &hpa.metadata));
+    let (kind, meta) = hpa.or(scaler.map(|scaler| ("AIScaler", &scaler.metadata)))?;
+    meta.deletion_timestamp.as_ref()?;
+    let finalizers = meta.finalizers.as_deref().unwrap_or_default().join(", ");
+    let (namespace, name) = (&valid.namespace, &valid.name);
+    Some(format!(
+        "{kind} {namespace}/{name} is being deleted, and waits for its finalizers ({finalizers}); the replicas stay until it \
+         is gone"
+    ))
+}
+
 fn unwanted<V: Resource>(seen: &Sighting<V>, is_wanted: bool) -> Option<ObjectMeta> {
     let meta = seen.own().filter(|_| !is_wanted)?.meta();
     meta.deletion_timestamp.is_none().then(|| meta.clone())

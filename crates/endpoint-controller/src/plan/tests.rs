@@ -1,7 +1,7 @@
 //! What is planned for an endpoint in each state.
 
 use api::{
-    aiinference::endpoint::{InferenceEndpointStatus, Phase},
+    aiinference::endpoint::{InferenceEndpoint, InferenceEndpointStatus, Phase},
     conditions, labels,
 };
 use runtime::key::Key;
@@ -14,6 +14,8 @@ use crate::{
     rivals::{Rival, RivalKind},
     tests::{at, by_cpu, by_queue, condition, endpoint, hpa, inference, observed, scaler, settings},
 };
+
+mod reports;
 
 fn planned(observed: &Observed) -> Plan {
     plan(observed, &settings(), at(0))
@@ -137,7 +139,7 @@ fn an_autoscaler_that_works_stays_until_the_other_one_can_exist() {
 #[test]
 fn a_taken_name_is_a_conflict_and_nothing_is_written() {
     let mut seen = observed(endpoint(&json!({"autoscaling": by_cpu()})));
-    seen.hpa = Sighting::Foreign { owner: "no controller".to_owned() };
+    seen.hpa = Sighting::Foreign { owner: "has no owner".to_owned() };
     let plan = planned(&seen);
     assert!(plan.inference.is_none() && plan.scaler.is_none() && plan.superfluous.is_empty());
     assert_eq!(said(&plan.status, conditions::READY), is("False", "OwnershipConflict"));
@@ -145,7 +147,7 @@ fn a_taken_name_is_a_conflict_and_nothing_is_written() {
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     // An autoscaler of the other kind is no conflict.
     let mut seen = observed(endpoint(&json!({})));
-    seen.scaler = Sighting::Foreign { owner: "no controller".to_owned() };
+    seen.scaler = Sighting::Foreign { owner: "has no owner".to_owned() };
     let plan = planned(&seen);
     assert!(plan.inference.is_some() && plan.superfluous.is_empty());
 }
@@ -361,11 +363,12 @@ fn a_cpu_target_on_gpus_is_answered_and_named() {
     };
     let missing = ("False".to_owned(), "MetricsAPIMissing".to_owned());
     let insensitive = ("True".to_owned(), "MetricNotLoadSensitive".to_owned());
-    assert_eq!(scaling(&seen), insensitive);
+    let fails = ("False".to_owned(), "MetricNotLoadSensitive".to_owned());
+    assert_eq!(scaling(&seen), fails, "it has decided nothing yet");
     seen.hpa = hpa(&condition("ScalingActive", "True", "ValidMetricFound"));
     assert_eq!(scaling(&seen), insensitive);
     seen.hpa = hpa(&condition("ScalingActive", "False", "FailedGetResourceMetric"));
-    assert_eq!(scaling(&seen), ("False".to_owned(), "FailedGetResourceMetric".to_owned()));
+    assert_eq!(scaling(&seen), fails);
     for api in [MetricsApi::Missing, MetricsApi::Unavailable] {
         seen.metrics_api = api;
         assert_eq!(scaling(&seen), missing);
@@ -373,7 +376,7 @@ fn a_cpu_target_on_gpus_is_answered_and_named() {
     // A controller of one namespace does not see which APIs there are.
     seen.metrics_api = MetricsApi::Unknown;
     seen.hpa = Sighting::Absent;
-    assert_eq!(scaling(&seen), insensitive);
+    assert_eq!(scaling(&seen), fails);
     let mut words = condition("ScalingActive", "False", "FailedGetResourceMetric");
     words["message"] =
         "unable to fetch metrics from resource metrics API: the server could not find the requested \
@@ -462,5 +465,8 @@ fn a_spec_that_is_wrong_leaves_what_runs() {
     let plan = plan(&seen, &settings, at(0));
     assert!(plan.inference.is_none() && plan.superfluous.is_empty());
     assert_eq!(said(&plan.status, conditions::ACCEPTED), is("False", "InvalidSpec"));
-    assert_eq!((plan.status.phase, plan.status.ready.as_deref()), (Some(Phase::Failed), Some("2/2")));
+    assert_eq!((plan.status.phase, plan.status.ready.as_deref()), (Some(Phase::Degraded), Some("2/2")));
+    assert_eq!(said(&plan.status, conditions::INFERENCE_READY), is("True", "Ready"));
+    seen.inference = Sighting::Absent;
+    assert_eq!(super::plan(&seen, &settings, at(0)).status.phase, Some(Phase::Failed));
 }

@@ -159,6 +159,13 @@ where
         if is_still_owned { Err(stale) } else { Ok(()) }
     }
 
+    /// Whether an apply of this would wait, because another manager has taken it back again and again.
+    pub fn is_held_back(&self, desired: &K) -> Result<bool, ApplyError> {
+        let key = Key::of(desired);
+        let (_, hash) = self.writer.hashed_body(desired, &About::of::<K>(&key))?;
+        Ok(self.contests.wait(&key, &hash, Instant::now()).is_some())
+    }
+
     async fn write(&self, desired: &K, base: PlannedOn<'_>) -> Result<Written, ApplyError> {
         let key = Key::of(desired);
         let about = About::of::<K>(&key);
