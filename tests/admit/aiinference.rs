@@ -1,5 +1,6 @@
 //! AIInference: validation of every field, and defaults.
 
+mod evaluations;
 mod route_refs;
 mod traffic;
 

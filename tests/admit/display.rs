@@ -1,8 +1,11 @@
 //! kubectl: columns, explain, categories, wait, scale.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
-    aiscaler::AIScaler, crds::crds, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher,
+    aiinference::{AIInference, endpoint::InferenceEndpoint, evaluation::ModelEvaluation},
+    aiscaler::AIScaler,
+    crds::crds,
+    trainingjob::TrainingJob,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaProps, JSONSchemaPropsOrArray,
@@ -164,6 +167,33 @@ async fn inferenceendpoint_shows_its_columns() {
 }
 
 #[tokio::test]
+async fn modelevaluation_shows_its_columns() {
+    let scene = tests::api_server().await;
+    shown::<ModelEvaluation>(
+        &scene,
+        json!({"baselineModel": "qwen/Qwen-7B", "candidateModel": "/checkpoints/a", "testSet": "mmlu-zh"}),
+        json!({
+            "phase": "Succeeded",
+            "verdict": "Passed",
+            "difference": "-0.35",
+            "summary": "mmlu-zh -0.35",
+            "reason": "Passed",
+        }),
+        &[
+            ("BASELINE", "qwen/Qwen-7B"),
+            ("CANDIDATE", "/checkpoints/a"),
+            ("TESTSET", "mmlu-zh"),
+            ("VERDICT", "Passed"),
+            ("DIFFERENCE", "-0.35"),
+            ("PHASE", "Succeeded"),
+            ("AGE", ""),
+        ],
+        &[("SUMMARY", "mmlu-zh -0.35"), ("REASON", "Passed")],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn the_category_lists_every_kind_and_each_kind_has_a_short_name() {
     let scene = tests::api_server().await;
     create::<AIInference>(
@@ -177,6 +207,8 @@ async fn the_category_lists_every_kind_and_each_kind_has_a_short_name() {
     let spec = json!({"deploymentName": "web", "metricType": "latency", "targetValue": 1, "maxReplicas": 2});
     create::<AIScaler>(&scene, "d", spec).await;
     create::<InferenceEndpoint>(&scene, "e", json!({"model": "a/b", "accelerator": "h100"})).await;
+    let spec = json!({"baselineModel": "a/b", "candidateModel": "a/c", "testSet": "cmmlu"});
+    create::<ModelEvaluation>(&scene, "f", spec).await;
 
     let mut listed: Vec<_> = scene.kubectl(&["get", "ai", "-o", "name"]).lines().map(str::to_owned).collect();
     listed.sort();
@@ -185,10 +217,13 @@ async fn the_category_lists_every_kind_and_each_kind_has_a_short_name() {
         "aiinference.ai.infra.example.com/a",
         "aiscaler.ai.infra.example.com/d",
         "inferenceendpoint.aistudio.modelscope.cn/e",
+        "modelevaluation.aistudio.modelscope.cn/f",
         "trainingjob.aistudio.modelscope.cn/b",
     ];
     assert_eq!(listed, expected);
-    for (short, name) in ["aii", "tj", "ad", "ais"].into_iter().zip(["a", "b", "c", "d"]) {
+    for (short, name) in
+        ["aii", "tj", "ad", "ais", "ie", "me"].into_iter().zip(["a", "b", "c", "d", "e", "f"])
+    {
         scene.kubectl(&["get", short, name]);
     }
 }

@@ -26,7 +26,7 @@ async fn every_manifest_is_accepted_or_refused_as_its_comment_says() {
             applied += 1;
         }
     }
-    assert_eq!(applied, 8, "manifests that are accepted");
+    assert_eq!(applied, 9, "manifests that are accepted");
 }
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn client_side_apply_accepts_every_definition() {
     let scene = tests::api_server().await;
     let folder = tests::workspace().join("deploy/crds");
     let applied = scene.kubectl(&["apply", "--dry-run=server", "-f", &folder.display().to_string()]);
-    assert_eq!(applied.lines().count(), 5, "{applied}");
+    assert_eq!(applied.lines().count(), 6, "{applied}");
 }
 
 /// `kubectl apply -f -`.

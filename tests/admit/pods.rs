@@ -1,8 +1,10 @@
 //! The fields that all kinds with pods share, tested on one kind.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
-    aiscaler::AIScaler, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher,
+    aiinference::{AIInference, endpoint::InferenceEndpoint, evaluation::ModelEvaluation},
+    aiscaler::AIScaler,
+    trainingjob::TrainingJob,
 };
 use kube::{
     Resource,
@@ -250,6 +252,10 @@ async fn every_kind_refuses_names_longer_than_a_label() {
     )
     .await;
     refuses_long_names::<InferenceEndpoint>(json!({"model": "a/b", "accelerator": "h100"})).await;
+    refuses_long_names::<ModelEvaluation>(
+        json!({"baselineModel": "a/b", "candidateModel": "a/c", "testSet": "cmmlu"}),
+    )
+    .await;
 }
 
 async fn refuses_long_names<K: Resource<DynamicType = ()>>(spec: Value) {

@@ -1,8 +1,10 @@
 //! The default status of new objects, and its replacement by the controller's first write.
 
 use api::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
-    aiscaler::AIScaler, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher,
+    aiinference::{AIInference, endpoint::InferenceEndpoint, evaluation::ModelEvaluation},
+    aiscaler::AIScaler,
+    trainingjob::TrainingJob,
 };
 use futures::TryStreamExt as _;
 use kube::{
@@ -51,6 +53,12 @@ async fn a_new_inferenceendpoint_is_pending_and_not_observed() {
     let spec = json!({"model": "a/b", "accelerator": "h100"});
     let zeros = json!({"readyReplicas": 0, "replicas": 0});
     starts_with::<InferenceEndpoint>(spec, json!({"phase": "Pending"}), zeros).await;
+}
+
+#[tokio::test]
+async fn a_new_modelevaluation_is_pending_and_not_observed() {
+    let spec = json!({"baselineModel": "a/b", "candidateModel": "a/c", "testSet": "cmmlu"});
+    starts_with::<ModelEvaluation>(spec, json!({"phase": "Pending"}), json!({})).await;
 }
 
 /// Checks that `first`, `zeros` and generation 0 are the whole default status in every kind of read, and that the first

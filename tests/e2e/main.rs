@@ -5,6 +5,7 @@ mod agents;
 mod cluster;
 mod dispatcher;
 mod endpoint;
+mod evaluation;
 mod inference;
 mod monitoring;
 mod scaler;

@@ -12,12 +12,13 @@ use serde_json::Value;
 use tests::monitoring::{prometheus::monitoring_tools, rule_groups, rules, text};
 
 /// Folders of `deploy/monitoring`, each with a file of tests beside this one.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 8] = [
     "controllers",
     "dispatcher-controller",
     "inference-controller",
     "metrics-agent",
     "endpoint-controller",
+    "evaluation-controller",
     "scaler-controller",
     "training-controller",
 ];
@@ -98,7 +99,7 @@ fn each_alert_has_a_severity_a_text_and_a_runbook_and_each_runbook_an_alert() {
     for rule in rules(&groups) {
         let alert = rule["alert"].as_str().unwrap();
         let severity = rule["labels"]["severity"].as_str();
-        assert!(matches!(severity, Some("warning" | "critical")), "{alert}: {severity:?}");
+        assert!(matches!(severity, Some("info" | "warning" | "critical")), "{alert}: {severity:?}");
         for annotation in ["summary", "description"] {
             let words = rule["annotations"][annotation].as_str().unwrap_or_default();
             assert!(words.ends_with('.'), "{alert}: {annotation} {words:?}");
@@ -119,13 +120,13 @@ fn the_commands_of_runbooks_read_the_logs_of_every_pod() {
     assert_eq!(commands.find(|line| line.contains("daemonset/") || line.contains("deployment/")), None);
 }
 
-/// The dispatcher-controller reads monitors of workers and the endpoint-controller nothing: neither has metrics agents.
+/// The dispatcher-controller reads monitors of workers, and two controllers read nothing: none of them has metrics agents.
 #[test]
 fn the_alerts_about_every_controller_name_each_of_them() {
     for rule in rules(&groups("controllers")) {
         let is_about_agents = rule["alert"] == "ControllerLacksAgents";
         let names = CONTROLLERS.iter().map(|controller| controller.name);
-        let without_agents = ["dispatcher-controller", "endpoint-controller"];
+        let without_agents = ["dispatcher-controller", "endpoint-controller", "evaluation-controller"];
         let names = names.filter(|name| !is_about_agents || !without_agents.contains(name));
         let matcher = format!("{{job=~\"{}\"", names.collect::<Vec<_>>().join("|"));
         let expr = rule["expr"].as_str().unwrap();

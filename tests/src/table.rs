@@ -5,8 +5,14 @@ use api::controllers::Controller;
 use crate::{dispatcher, inference, lives::Life, scaler, training};
 
 /// The script of each controller, in any order.
-const LIVES: &[fn() -> Life] =
-    &[dispatcher::life, inference::endpoint::life, inference::life, scaler::life, training::life];
+const LIVES: &[fn() -> Life] = &[
+    dispatcher::life,
+    inference::endpoint::life,
+    inference::evaluation::life,
+    inference::life,
+    scaler::life,
+    training::life,
+];
 
 /// The script of this controller.
 pub fn life_of(controller: &Controller) -> Life {

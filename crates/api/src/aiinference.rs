@@ -16,6 +16,7 @@ use crate::{
 
 pub mod analysis;
 pub mod endpoint;
+pub mod evaluation;
 pub mod source;
 mod status;
 pub mod traffic;

@@ -80,3 +80,11 @@ pub const SCALING_LIMITED: &str = "ScalingLimited";
 pub const ACCELERATOR_RESOLVED: &str = "AcceleratorResolved";
 /// As Ready of the AIInference.
 pub const INFERENCE_READY: &str = "InferenceReady";
+
+// ModelEvaluation.
+/// The model of the present run is served. Absent after the end.
+pub const SERVERS_READY: &str = "ServersReady";
+/// Both models have answered all questions.
+pub const EVALUATED: &str = "Evaluated";
+/// There is a verdict; the reason is the verdict.
+pub const COMPARED: &str = "Compared";

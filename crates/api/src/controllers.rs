@@ -6,8 +6,11 @@
 use kube::core::{ApiResource, DynamicObject};
 
 use crate::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
-    aiscaler::AIScaler, conditions, labels, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher,
+    aiinference::{AIInference, endpoint::InferenceEndpoint, evaluation::ModelEvaluation},
+    aiscaler::AIScaler,
+    conditions, labels,
+    trainingjob::TrainingJob,
 };
 
 /// A controller. Its crate, program, image, folder in `deploy`, ServiceAccount and Lease have the same name.
@@ -159,6 +162,28 @@ pub const CONTROLLERS: &[Controller] = &[
         programs: &[],
     },
     Controller {
+        name: "evaluation-controller",
+        description: "Compares two models on Kubernetes",
+        kinds: &[Kind {
+            resource: || ApiResource::erase::<ModelEvaluation>(&()),
+            done: conditions::COMPLETE,
+            samples: &[],
+            further_samples: &["modelevaluation.yaml"],
+        }],
+        children: &[
+            ("", &["persistentvolumeclaims"]),
+            ("batch", &["jobs"]),
+            ("ai.infra.example.com", &["aiinferences"]),
+        ],
+        kept: &[],
+        shared: &[],
+        finalizer: None,
+        marks_pods: false,
+        scales: &[],
+        reads_agents: false,
+        programs: &[EVAL_RUNNER],
+    },
+    Controller {
         name: "training-controller",
         description: "Runs fine-tuning jobs on Kubernetes",
         kinds: &[Kind {
@@ -192,6 +217,13 @@ pub const MODEL_TRANSFER: Program = Program {
 pub const TRAINING_LAUNCHER: Program = Program {
     name: crate::launcher::PROGRAM,
     description: "Runs a trainer so that it resumes, stops in time and proves its result",
+    libc: Libc::Musl,
+    budget: BUDGET,
+};
+
+pub const EVAL_RUNNER: Program = Program {
+    name: crate::launcher::evaluator::PROGRAM,
+    description: "Runs an evaluation harness and reduces its answers to counts",
     libc: Libc::Musl,
     budget: BUDGET,
 };

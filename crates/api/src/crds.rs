@@ -14,6 +14,7 @@ use crate::{
     aiinference::{
         self, AIInference,
         endpoint::{self, InferenceEndpoint},
+        evaluation::{self, ModelEvaluation},
     },
     aiscaler::AIScaler,
     trainingjob::{self, TrainingJob},
@@ -38,6 +39,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
             json!({"currentPhase": aidispatcher::Phase::Initializing, "observedGeneration": 0}),
         ),
         (InferenceEndpoint::crd(), json!({"phase": endpoint::Phase::Pending, "observedGeneration": 0})),
+        (ModelEvaluation::crd(), json!({"phase": evaluation::Phase::Pending, "observedGeneration": 0})),
     ]
     .into_iter()
     .map(|(mut crd, first_status)| {

@@ -45,6 +45,9 @@ pub const REPLICAS_OF_SCALER: &str = "scaler";
 /// Aggregates a ClusterRole into the scaler-controller's, for scaling kinds without built-in rules.
 pub const AGGREGATE_TO_SCALER: &str = "ai.infra.example.com/aggregate-to-scaler";
 
+/// Of a Job of a ModelEvaluation: the server that answers, as uid, version and digest of its model. Another one then means that
+/// two models have answered.
+pub const ASKED_SERVER: &str = "ai.infra.example.com/server";
 /// Number of the attempt that a Job of a TrainingJob is.
 pub const ATTEMPT: &str = "ai.infra.example.com/attempt";
 /// Uid of the TrainingJob that a claim or a VolumeSnapshot was made for. It outlives the TrainingJob, and a later one of the

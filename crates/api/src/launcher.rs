@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub mod evaluator;
+
 /// Names of the subcommand `run` and of its options, without dashes. The command of the trainer follows after `--`.
 pub mod options {
     /// Number of the attempt, from 1 on.

@@ -1,4 +1,4 @@
-//! The API of the five kinds, and the names that several programs share.
+//! The API of the six kinds, and the names that several programs share.
 //!
 //! The types have validation rules, print columns and docs. `crds` generates the manifests of `deploy/crds` from them.
 //!
@@ -10,6 +10,8 @@
 //! - `aiinference.rs`: AIInference, and the flags of each engine that only the controller may set.
 //! - `aiinference/source.rs`: where a model is.
 //! - `aiinference/endpoint.rs`: InferenceEndpoint, which is an AIInference with an autoscaler.
+//! - `aiinference/evaluation.rs`: ModelEvaluation, which compares two models on temporary AIInferences.
+//! - `aiinference/evaluation/status.rs`: the status of a ModelEvaluation.
 //! - `trainingjob.rs`: TrainingJob, its mutable fields, and the flags of the trainer that only the controller may set.
 //! - `trainingjob/status.rs`: the status of a TrainingJob.
 //! - `aidispatcher.rs`: AIDispatcher.
@@ -27,6 +29,7 @@
 //! - `labels.rs`: keys and values of labels and annotations.
 //! - `loader.rs`: what controllers and the model loader agree on.
 //! - `launcher.rs`: what the training-controller and the training-launcher agree on.
+//! - `launcher/evaluator.rs`: what the evaluation-controller and the eval-runner agree on.
 //! - `monitor.rs`: what the dispatcher-controller and the monitor agree on.
 //! - `controllers.rs`: the table of controllers and programs.
 

@@ -371,3 +371,55 @@ pub const CANARY_HELD_EVENT: &str = "CanaryHeld";
 pub const CANARY_PROMOTED: &str = "CanaryPromoted";
 /// Event: all requests go to stable again.
 pub const CANARY_ROLLED_BACK_EVENT: &str = "CanaryRolledBack";
+
+// Accepted of ModelEvaluation.
+/// `Accepted`: neither the spec nor the controller names an image with the harness.
+pub const HARNESS_IMAGE_MISSING: &str = "HarnessImageMissing";
+/// The questions would have to be loaded from a hub, which the spec or the controller does not allow.
+pub const DATASET_ONLINE_FORBIDDEN: &str = "DatasetOnlineForbidden";
+/// A test set runs programs of the model, which the spec or the controller does not allow.
+pub const CODE_EXECUTION_FORBIDDEN: &str = "CodeExecutionForbidden";
+/// The controller does not allow the URL of a model.
+pub const ENDPOINT_NOT_ALLOWED: &str = "EndpointNotAllowed";
+/// What a TrainingJob has written cannot be served, for example LoRA adapters on a model that is only in an image.
+pub const UNSUPPORTED_ARTIFACT: &str = "UnsupportedArtifact";
+
+// ServersReady of ModelEvaluation.
+/// `ServersReady`: the model of the present run is served.
+pub const SERVING: &str = "Serving";
+
+// Evaluated of ModelEvaluation.
+/// `Evaluated`: questions are asked.
+pub const EVALUATING: &str = "Evaluating";
+/// `Evaluated`: both models have answered all questions.
+pub const EVALUATED: &str = "Evaluated";
+
+// Compared of ModelEvaluation.
+/// `Compared`: the answers of both models are paired.
+pub const COMPARING: &str = "Comparing";
+/// `Compared`: the candidate is not worse than the budget allows.
+pub const PASSED: &str = "Passed";
+/// `Compared`: the candidate is worse than the budget allows.
+pub const REGRESSED: &str = "Regressed";
+/// `Compared`: the questions are too few to tell.
+pub const INCONCLUSIVE: &str = "Inconclusive";
+/// `Compared`: the baseline differs from itself, so no verdict can rest on such answers.
+pub const UNSTABLE_MEASUREMENT: &str = "UnstableMeasurement";
+
+// Failed of ModelEvaluation, beside ModelChanged, OutOfSpace and DeadlineExceeded.
+/// The file or the folder of a test set does not exist, or has no questions.
+pub const DATASET_NOT_FOUND: &str = "DatasetNotFound";
+/// The server of a model did not start, or does not answer.
+pub const SERVER_FAILED: &str = "ServerFailed";
+/// The harness has ended with an error.
+pub const HARNESS_FAILED: &str = "HarnessFailed";
+/// The image has no program of the harness.
+pub const HARNESS_NOT_FOUND: &str = "HarnessNotFound";
+/// What the harness has written cannot be read, or a file of the answers is damaged.
+pub const OUTPUT_UNREADABLE: &str = "OutputUnreadable";
+/// More than 0.5 % of the questions were asked of one model only.
+pub const PAIRING_FAILED: &str = "PairingFailed";
+/// More than 1 % of the requests had no answer.
+pub const TOO_MANY_ERRORS: &str = "TooManyErrors";
+/// The volume of the answers cannot be read or written.
+pub const VOLUME_UNUSABLE: &str = "VolumeUnusable";

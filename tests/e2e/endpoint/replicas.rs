@@ -178,7 +178,7 @@ async fn an_autoscaler_of_another_sets_the_replicas_until_it_is_gone() {
         let what = "without an autoscaler";
         wait_for(&scene.api(), "chat", what, within(), |endpoint: &InferenceEndpoint| {
             let said = condition(endpoint, conditions::SCALING_ACTIVE);
-            said.is_some_and(|said| said.message.contains("is gone; they stay for 5 minutes"))
+            said.is_some_and(|said| said.message.contains("is gone; spec.replicas counts again"))
         })
         .await;
     })

@@ -166,7 +166,7 @@ async fn use_every_right(scene: &Scene<'_>) {
 }
 
 /// Changes a child by hand until the controller looks who does that, and says so.
-async fn contest<K>(scene: &Scene<'_>, name: &str, edit: fn(i32) -> Value)
+pub(crate) async fn contest<K>(scene: &Scene<'_>, name: &str, edit: fn(i32) -> Value)
 where
     K: kube::Resource<DynamicType = ()>,
 {

@@ -243,12 +243,17 @@ pub(crate) fn location_rule() -> Rule {
 
 /// As `location_rule`, and `owner/name[@revision]`, whose hub or library the controller knows.
 pub(crate) fn endpoint_rule() -> Rule {
-    let (bucket, claim) = ("s3://[A-Za-z0-9][A-Za-z0-9._-]*", "pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?");
-    let model = format!("{HUB_NAME}/{HUB_NAME}(@{PART_OF_REVISION}(/{PART_OF_REVISION})*)?");
-    Rule::new(format!("self.matches(r'^(({bucket}|{claim})(/|$)|((hf|ms)://)?{model}$)')")).message(
+    Rule::new(format!("self.matches(r'{}')", endpoint_pattern())).message(
         "must be owner/name, hf://owner/name, ms://owner/name, one of these with @revision, s3://bucket/prefix or \
          pvc://claim/path",
     )
+}
+
+/// The regular expression of [`endpoint_rule`].
+pub(crate) fn endpoint_pattern() -> String {
+    let (bucket, claim) = ("s3://[A-Za-z0-9][A-Za-z0-9._-]*", "pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?");
+    let model = format!("{HUB_NAME}/{HUB_NAME}(@{PART_OF_REVISION}(/{PART_OF_REVISION})*)?");
+    format!("^(({bucket}|{claim})(/|$)|((hf|ms)://)?{model}$)")
 }
 
 pub(crate) fn characters_rule() -> Rule {

@@ -12,8 +12,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiinference::endpoint::InferenceEndpoint,
-    aiscaler::AIScaler, crds::crds, trainingjob::TrainingJob,
+    aidispatcher::AIDispatcher,
+    aiinference::{AIInference, endpoint::InferenceEndpoint, evaluation::ModelEvaluation},
+    aiscaler::AIScaler,
+    crds::crds,
+    trainingjob::TrainingJob,
 };
 
 #[test]
@@ -39,6 +42,11 @@ fn any_aiscaler_survives_a_round_trip() {
 #[test]
 fn any_inferenceendpoint_survives_a_round_trip() {
     survives_a_round_trip::<InferenceEndpoint>("InferenceEndpoint");
+}
+
+#[test]
+fn any_modelevaluation_survives_a_round_trip() {
+    survives_a_round_trip::<ModelEvaluation>("ModelEvaluation");
 }
 
 #[test]
@@ -68,6 +76,11 @@ fn the_types_and_the_api_server_have_the_same_defaults() {
                "autoscaling": {"minReplicas": 1, "maxReplicas": 2, "metricType": "latency", "targetValue": "200",
                                "behavior": {"scaleUp": {}}}}),
     );
+    has_equal_defaults::<ModelEvaluation>(
+        "ModelEvaluation",
+        json!({"baselineModel": "a/b", "candidateModel": "a/c", "testSets": [{"name": "cmmlu"}],
+               "server": {"modelStore": {}, "modelVolume": {}}, "output": {}}),
+    );
 }
 
 #[test]
@@ -96,6 +109,11 @@ fn a_new_object_has_the_default_status_of_its_kind() {
     has_a_default_status::<InferenceEndpoint>(
         "InferenceEndpoint",
         json!({"model": "a/b", "accelerator": "h100"}),
+        json!({"phase": "Pending"}),
+    );
+    has_a_default_status::<ModelEvaluation>(
+        "ModelEvaluation",
+        json!({"baselineModel": "a/b", "candidateModel": "a/c", "testSet": "cmmlu"}),
         json!({"phase": "Pending"}),
     );
 }
@@ -134,6 +152,7 @@ fn every_fixture_reads_as_its_kind_unless_its_comment_says_otherwise() {
                 "AIDispatcher" => serde_json::from_value::<AIDispatcher>(document).map(|_| ()),
                 "AIScaler" => serde_json::from_value::<AIScaler>(document).map(|_| ()),
                 "InferenceEndpoint" => serde_json::from_value::<InferenceEndpoint>(document).map(|_| ()),
+                "ModelEvaluation" => serde_json::from_value::<ModelEvaluation>(document).map(|_| ()),
                 later => {
                     assert!(text.starts_with("# Later"), "{later} is not a kind of this project");
                     continue;

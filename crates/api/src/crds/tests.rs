@@ -112,18 +112,20 @@ fn every_description_documents_whether_a_change_restarts_pods() {
     }
 }
 
-/// The API server says so too; the descriptions of fields that kinds have in common are changed for this one.
+/// The API server says so too; the descriptions of fields that kinds have in common are changed for these.
 #[test]
-fn every_description_of_a_training_job_documents_whether_it_can_be_changed() {
+fn every_description_of_a_kind_that_ends_documents_whether_it_can_be_changed() {
     let crds = crds();
-    let crd = crds.iter().find(|crd| crd.spec.names.kind == "TrainingJob").unwrap();
-    let schemas = schemas(crd);
-    let (_, spec) = schemas.iter().find(|(path, _)| path == ".spec").unwrap();
-    for (field, property) in spec.properties.iter().flatten() {
-        let text = property.description.as_deref().unwrap_or_default().to_lowercase();
-        let says = |words: &str| text.contains(words);
-        let is_mutable = says("can be changed") || says("changing it restarts nothing");
-        assert!(text.ends_with("cannot be changed.") != is_mutable, "{field}: {text}");
+    for kind in ["TrainingJob", "ModelEvaluation"] {
+        let crd = crds.iter().find(|crd| crd.spec.names.kind == kind).unwrap();
+        let schemas = schemas(crd);
+        let (_, spec) = schemas.iter().find(|(path, _)| path == ".spec").unwrap();
+        for (field, property) in spec.properties.iter().flatten() {
+            let text = property.description.as_deref().unwrap_or_default().to_lowercase();
+            let says = |words: &str| text.contains(words);
+            let is_mutable = says("can be changed") || says("changing it restarts nothing");
+            assert!(text.ends_with("cannot be changed.") != is_mutable, "{kind}.{field}: {text}");
+        }
     }
 }
 
@@ -150,6 +152,7 @@ fn every_kind_is_in_the_category_ai_and_has_its_short_name() {
         ("trainingjobs", "tj"),
         ("aidispatchers", "ad"),
         ("inferenceendpoints", "ie"),
+        ("modelevaluations", "me"),
     ];
     assert_eq!(names, expected.map(|(plural, short)| (plural.to_owned(), short.to_owned())));
 }

@@ -23,8 +23,10 @@ def billions: [flag("--model") // "" | capture("(?<size>[0-9.]+)B([^a-z]|$)") | 
 def trainer_gpus: (engine_of(.spec.containers).resources.limits["nvidia.com/gpu"] // "0" | tonumber) * ([engine_of(.spec.containers).env[]? | select(.name == "NNODES") | .value | tonumber][0] // 1);
 # Weights, gradients and the state of the optimizer have 16 bytes for each parameter, and a GPU 80 GB.
 def too_large: is_trainer and trainer_gpus > 0 and (flag("--tuner_type") // flag("--train_type")) == "full" and billions * 16 > trainer_gpus * 80;
+# A setting may be for pods alone whose first argument is this, such as the comparison of an evaluation.
+def is_meant: sim("crash-only") as $only | $only == null or $only == [engine_of(.spec.containers).args // [] | .[0]][0];
 # With a crash reason and no count the engine crashes without end.
-def crashing: (sim("crash-reason") != null or too_large) and ((sim("crash-count") // "1000000" | tonumber) > (engine.restartCount // 0));
+def crashing: ((sim("crash-reason") != null and is_meant) or too_large) and ((sim("crash-count") // "1000000" | tonumber) > (engine.restartCount // 0));
 # A crash comes before the pod is ready, unless a setting moves it after that.
 def crash_first: crashing and sim("crash-when") != "ready";
 def failing: sim("fail-reason") != null;

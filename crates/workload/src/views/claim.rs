@@ -188,6 +188,7 @@ impl From<ClaimParts> for ClaimView {
                 namespace: metadata.namespace,
                 uid: metadata.uid,
                 resource_version: metadata.resource_version,
+                owner_references: metadata.owner_references,
                 deletion_timestamp: metadata.deletion_timestamp,
                 finalizers: metadata.finalizers,
                 ..ObjectMeta::default()

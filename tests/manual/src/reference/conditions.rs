@@ -14,7 +14,8 @@ pub(super) fn page() -> anyhow::Result<String> {
     let mut page = "# Conditions and reasons\n\nThe page of a kind says what to do about each of them: \
                     [AIInference](../aiinference.md), [TrainingJob](../trainingjob.md), \
                     [AIDispatcher](../aidispatcher.md), [AIScaler](../aiscaler.md), \
-                    [InferenceEndpoint](../inferenceendpoint.md). Scripts and alerts may rely on these names.\n"
+                    [InferenceEndpoint](../inferenceendpoint.md), \
+                    [ModelEvaluation](../modelevaluation.md). Scripts and alerts may rely on these names.\n"
         .to_owned();
     for (heading, path) in [("Conditions", CONDITIONS), ("Reasons", REASONS)] {
         writeln!(page, "\n## {heading}\n\n| name | meaning |\n|---|---|")?;

@@ -12,7 +12,7 @@ use super::{cell, conditions::text_of};
 use crate::sources::Sources;
 
 /// Where families are declared, and who serves them.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 10] = [
     ("Every controller", "crates/runtime/src/"),
     ("Controllers that read metrics agents", "crates/metrics-client/src/"),
     ("inference-controller", "crates/inference-controller/src/"),
@@ -20,6 +20,7 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("dispatcher-controller", "crates/dispatcher-controller/src/"),
     ("scaler-controller", "crates/scaler-controller/src/"),
     ("endpoint-controller", "crates/endpoint-controller/src/"),
+    ("evaluation-controller", "crates/evaluation-controller/src/"),
     ("metrics-agent", "crates/metrics-agent/src/"),
     ("monitor, in pods of workers", "crates/monitor/src/"),
 ];

@@ -10,6 +10,7 @@ pub(super) fn page() -> String {
     let controllers = [
         dispatcher_controller::Args::command(),
         endpoint_controller::Args::command(),
+        evaluation_controller::Args::command(),
         inference_controller::Args::command(),
         scaler_controller::Args::command(),
         training_controller::Args::command(),

@@ -1,0 +1,343 @@
+//! What is planned for an evaluation in each state.
+
+use api::{aiinference::evaluation::ModelEvaluation, conditions, reasons};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    observe::Sighting,
+    tests::{add_job, at, condition, evaluation, observed, ready, server, settings},
+};
+
+mod bad_hours;
+
+const ASKED: &str = r#"{"side":{"questions":1000,"failed":3,"metric":"acc","harness":"evalscope","harnessVersion":"1.10.0"}}"#;
+
+fn planned(observed: &Observed) -> Plan {
+    plan(observed, &settings(), at(0))
+}
+
+/// The next state of the same evaluation.
+fn with_status(mut seen: Observed, plan: &Plan) -> Observed {
+    let mut next: ModelEvaluation = (*seen.evaluation).clone();
+    next.status = Some(plan.status.clone());
+    seen.evaluation = std::sync::Arc::new(next);
+    seen
+}
+
+fn names(plan: &Plan) -> (Vec<String>, Vec<String>) {
+    let child = |child: &Child| match child {
+        Child::Claim(claim) => format!("claim {}", claim.metadata.name.clone().unwrap()),
+        Child::Server(server) => format!("server {}", server.metadata.name.clone().unwrap()),
+        Child::Job(job) => format!("job {}", job.metadata.name.clone().unwrap()),
+    };
+    let deletion = |deletion: &Deletion| match deletion {
+        Deletion::Server(server) => format!("server {}", server.metadata.name.clone().unwrap()),
+        Deletion::Job(job) => format!("job {}", job.metadata.name.clone().unwrap()),
+    };
+    (plan.children.iter().map(child).collect(), plan.deletions.iter().map(deletion).collect())
+}
+
+fn said(plan: &Plan, type_: &str) -> Option<(String, String)> {
+    let found = plan.status.conditions.iter().find(|condition| condition.type_ == type_)?;
+    Some((found.status.clone(), found.reason.clone()))
+}
+
+fn is(status: &str, reason: &str) -> Option<(String, String)> {
+    Some((status.to_owned(), reason.to_owned()))
+}
+
+fn own(name: &str, said: &Value) -> Sighting {
+    Sighting::Own(Box::new(server(name, said)))
+}
+
+/// Through the runs of both models to the verdict, with one server at a time.
+#[test]
+fn the_servers_follow_each_other_and_the_verdict_comes_last() {
+    let mut seen = observed(evaluation(&json!({})));
+    let plan = planned(&seen);
+    assert_eq!(names(&plan).0, ["claim ab-evaluation", "server ab-baseline"]);
+    assert_eq!(
+        (plan.status.phase, said(&plan, conditions::SERVERS_READY)),
+        (Some(Phase::Preparing), is("False", "Waiting"))
+    );
+    seen = with_status(seen, &plan);
+    seen.baseline = own("ab-baseline", &ready());
+    let plan = planned(&seen);
+    assert_eq!(names(&plan).0.last().unwrap(), "job ab-baseline-0");
+    assert_eq!(plan.status.phase, Some(Phase::Running));
+    let resolved = plan.status.resolved.clone().unwrap().baseline.unwrap();
+    assert_eq!((&*resolved.model_source, resolved.digest.as_deref()), ("ms://a/b", Some("sha256:1")));
+
+    seen = with_status(seen, &plan);
+    add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
+    add_job(&mut seen, "ab-control-0", Some((0, ASKED)));
+    let plan = planned(&seen);
+    assert_eq!(plan.status.runs.len(), 2);
+    assert_eq!(plan.status.runs[0].harness.as_deref(), Some("evalscope 1.10.0"));
+    assert!(names(&plan).1.is_empty(), "the server goes when the status has the runs");
+    assert_eq!(plan.requeue_after, Some(Duration::ZERO));
+    seen = with_status(seen, &plan);
+    let plan = planned(&seen);
+    assert_eq!(names(&plan), (vec!["claim ab-evaluation".to_owned()], vec!["server ab-baseline".to_owned()]));
+    seen.baseline = Sighting::Absent;
+    assert_eq!(names(&planned(&seen)).0.last().unwrap(), "server ab-candidate");
+    seen.candidate = own("ab-candidate", &ready());
+    let plan = planned(&seen);
+    assert_eq!(names(&plan).0.last().unwrap(), "job ab-candidate-0");
+
+    seen = with_status(seen, &plan);
+    add_job(&mut seen, "ab-candidate-0", Some((0, ASKED)));
+    let plan = planned(&seen);
+    seen = with_status(seen, &plan);
+    let plan = planned(&seen);
+    assert_eq!(names(&plan).0.last().unwrap(), "job ab-pair");
+    assert_eq!(
+        (names(&plan).1, plan.status.phase),
+        (vec!["server ab-candidate".to_owned()], Some(Phase::Comparing))
+    );
+    seen = with_status(seen, &plan);
+    let pair = r#"{"pairs":[{"bothRight":2100,"onlyBaseline":20,"onlyCandidate":20,"bothWrong":860}],
+        "control":{"bothRight":140,"onlyBaseline":2,"onlyCandidate":2,"bothWrong":56}}"#;
+    add_job(&mut seen, "ab-pair", Some((0, pair)));
+    let plan = planned(&seen);
+    assert_eq!((plan.status.phase, plan.status.verdict.as_deref()), (Some(Phase::Succeeded), Some("Passed")));
+    assert_eq!(said(&plan, conditions::COMPLETE), is("True", reasons::SUCCEEDED));
+    let summary = plan.status.summary.clone().unwrap();
+    assert!(
+        summary.starts_with("cmmlu 0.00 [") && summary.ends_with("noise: 4 of 200 answers change on a rerun"),
+        "{summary}"
+    );
+    assert_eq!(plan.status.results[0].n, 3000);
+    seen = with_status(seen, &plan);
+    let plan = planned(&seen);
+    assert_eq!(
+        (names(&plan).1, &plan.status),
+        (vec!["server ab-candidate".to_owned()], seen.evaluation.status.as_ref().unwrap())
+    );
+}
+
+fn compared(pairs: &str, control: &str) -> Plan {
+    let mut seen = observed(evaluation(&json!({})));
+    for job in ["ab-baseline-0", "ab-control-0", "ab-candidate-0"] {
+        add_job(&mut seen, job, Some((0, ASKED)));
+    }
+    add_job(&mut seen, "ab-pair", Some((0, &format!(r#"{{"pairs":[{pairs}],"control":{control}}}"#))));
+    planned(&seen)
+}
+
+const QUIET: &str = r#"{"bothRight":140,"onlyBaseline":2,"onlyCandidate":2,"bothWrong":56}"#;
+
+#[test]
+fn a_regression_is_a_success_and_few_questions_are_inconclusive() {
+    let plan = compared(r#"{"bothRight":1000,"onlyBaseline":200,"onlyCandidate":40,"bothWrong":760}"#, QUIET);
+    assert_eq!(
+        (plan.status.phase, plan.status.verdict.as_deref()),
+        (Some(Phase::Succeeded), Some("Regressed"))
+    );
+    assert_eq!(said(&plan, conditions::COMPARED), is("True", reasons::REGRESSED));
+    assert!(plan.status.difference.as_deref().unwrap().starts_with("-8.00 ["));
+    assert_eq!(plan.events[0].reason, reasons::REGRESSED);
+    let plan = compared(r#"{"bothRight":20,"onlyBaseline":3,"onlyCandidate":2,"bothWrong":5}"#, QUIET);
+    assert_eq!(plan.status.verdict.as_deref(), Some("Inconclusive"));
+    assert!(plan.status.results[0].needed.is_some());
+}
+
+#[test]
+fn a_baseline_that_differs_from_itself_gives_no_verdict() {
+    let loud = r#"{"bothRight":100,"onlyBaseline":40,"onlyCandidate":2,"bothWrong":58}"#;
+    let plan = compared(r#"{"bothRight":1000,"onlyBaseline":200,"onlyCandidate":40,"bothWrong":760}"#, loud);
+    assert_eq!(plan.status.verdict.as_deref(), Some("Inconclusive"));
+    assert_eq!(said(&plan, conditions::COMPARED), is("True", reasons::UNSTABLE_MEASUREMENT));
+    assert!(plan.status.null_control.unwrap().unstable);
+}
+
+#[test]
+fn a_comparison_without_a_test_set_is_no_verdict() {
+    let plan = compared("", QUIET);
+    assert_eq!((plan.status.phase, plan.status.verdict.as_deref()), (Some(Phase::Failed), None));
+    assert_eq!(said(&plan, conditions::FAILED), is("True", reasons::OUTPUT_UNREADABLE));
+}
+
+#[test]
+fn the_exit_code_of_the_runner_is_the_reason_and_its_words_are_the_message() {
+    for (code, reason) in [
+        (81, reasons::DATASET_NOT_FOUND),
+        (84, reasons::SERVER_FAILED),
+        (85, reasons::HARNESS_FAILED),
+        (89, reasons::PAIRING_FAILED),
+        (1, reasons::HARNESS_FAILED),
+    ] {
+        let mut seen = observed(evaluation(&json!({})));
+        add_job(&mut seen, "ab-baseline-0", Some((code, r#"{"error":"no file /datasets/cmmlu"}"#)));
+        let plan = planned(&seen);
+        assert_eq!(said(&plan, conditions::FAILED), is("True", reason), "{code}");
+        let message = plan.status.message.unwrap();
+        assert_eq!(message, "baseline on cmmlu: no file /datasets/cmmlu");
+    }
+}
+
+/// The runner finds the result on the volume.
+#[test]
+fn a_completed_job_whose_pod_is_gone_is_repeated() {
+    let mut seen = observed(evaluation(&json!({})));
+    seen.baseline = own("ab-baseline", &ready());
+    add_job(&mut seen, "ab-baseline-0", Some((0, "")));
+    seen.pods.clear();
+    let early = plan(&seen, &settings(), at(5));
+    assert!(names(&early).1.is_empty() && early.requeue_after == Some(Duration::from_secs(25)));
+    assert_eq!(names(&plan(&seen, &settings(), at(31))).1, ["job ab-baseline-0"]);
+}
+
+#[test]
+fn suspension_deletes_what_holds_gpus_and_keeps_finished_runs() {
+    let mut seen = observed(evaluation(&json!({"suspend": true})));
+    let mut with_runs = (*seen.evaluation).clone();
+    let runs = json!({"phase": "Running", "startTime": "2026-01-01T11:00:00Z",
+        "runs": [{"side": "baseline", "testSet": "cmmlu"}]});
+    with_runs.status = Some(serde_json::from_value(runs).unwrap());
+    seen.evaluation = std::sync::Arc::new(with_runs);
+    seen.baseline = own("ab-baseline", &ready());
+    add_job(&mut seen, "ab-control-0", None);
+    let plan = planned(&seen);
+    assert_eq!(names(&plan), (vec![], vec!["job ab-control-0".to_owned(), "server ab-baseline".to_owned()]));
+    assert_eq!((plan.status.runs.len(), plan.status.start_time.clone()), (1, None));
+    assert_eq!(said(&plan, conditions::SERVERS_READY), is("False", reasons::SUSPENDED));
+}
+
+#[test]
+fn a_paused_evaluation_is_left_alone() {
+    let mut seen = observed(evaluation(&json!({"paused": true})));
+    seen.baseline = own("ab-baseline", &ready());
+    let plan = planned(&seen);
+    assert_eq!(names(&plan), (vec![], vec![]));
+    add_job(&mut seen, "ab-baseline-0", Some((81, "")));
+    assert_eq!(planned(&seen).status.completion_time, None, "no end is decided");
+}
+
+#[test]
+fn a_deadline_ends_it_and_the_end_deletes_its_server() {
+    let mut seen = observed(evaluation(&json!({"activeDeadlineSeconds": 60})));
+    let first = planned(&seen);
+    assert_eq!(first.requeue_after, None);
+    seen = with_status(seen, &first);
+    seen.baseline = own("ab-baseline", &condition("Ready", "False", "Loading"));
+    assert_eq!(plan(&seen, &settings(), at(59)).requeue_after, Some(Duration::from_secs(1)));
+    let late = plan(&seen, &settings(), at(60));
+    assert_eq!(said(&late, conditions::FAILED), is("True", reasons::DEADLINE_EXCEEDED));
+    seen = with_status(seen, &late);
+    assert_eq!(names(&planned(&seen)).1, ["server ab-baseline"]);
+}
+
+#[test]
+fn a_server_that_stays_stalled_fails_and_one_without_gpus_is_awaited() {
+    let mut seen = observed(evaluation(&json!({})));
+    seen = with_status(seen, &planned(&observed(evaluation(&json!({})))));
+    seen.baseline = own("ab-baseline", &condition("Stalled", "True", "CrashLoop"));
+    let waiting = plan(&seen, &settings(), at(599));
+    assert_eq!(said(&waiting, conditions::STALLED), is("True", reasons::SERVER_FAILED));
+    assert_eq!(waiting.requeue_after, Some(Duration::from_secs(1)));
+    let failed = plan(&seen, &settings(), at(600));
+    assert_eq!(said(&failed, conditions::FAILED), is("True", reasons::SERVER_FAILED));
+    assert!(failed.status.message.unwrap().contains("CrashLoop."));
+    seen.baseline = own("ab-baseline", &condition("Stalled", "True", "InsufficientGPU"));
+    assert_eq!(plan(&seen, &settings(), at(9_999)).status.phase, Some(Phase::Preparing));
+}
+
+#[test]
+fn a_model_that_changes_between_two_runs_is_a_failure() {
+    let fields = json!({"baselineModel": "aiinference/chat", "nullControl": false,
+        "testSets": [{"name": "one"}, {"name": "two"}]});
+    let mut seen = observed(evaluation(&fields));
+    seen.running_baseline = Some(std::sync::Arc::new(server("chat", &ready())));
+    let plan = planned(&seen);
+    assert_eq!(names(&plan).0.last().unwrap(), "job ab-baseline-0");
+    seen = with_status(seen, &plan);
+    add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
+    let mut other = server("chat", &ready());
+    other.status.model.as_mut().unwrap().digest = "sha256:2".to_owned();
+    seen.running_baseline = Some(std::sync::Arc::new(other));
+    assert_eq!(said(&planned(&seen), conditions::FAILED), is("True", reasons::MODEL_CHANGED));
+}
+
+#[test]
+fn nothing_is_made_before_both_models_are_known() {
+    let seen = observed(evaluation(&json!({"candidateModel": "/checkpoints/none"})));
+    let plan = planned(&seen);
+    assert_eq!(names(&plan), (vec![], vec![]));
+    assert_eq!(said(&plan, conditions::STALLED), is("True", reasons::DEPENDENCY_NOT_FOUND));
+    let settings = Settings { evalscope_image: None, ..settings() };
+    let plan = super::plan(&observed(evaluation(&json!({}))), &settings, at(0));
+    assert_eq!(said(&plan, conditions::ACCEPTED), is("False", reasons::HARNESS_IMAGE_MISSING));
+}
+
+#[test]
+fn the_pod_of_a_run_is_restricted_and_has_no_token() {
+    let fields = json!({"apiKeySecretName": "key", "testSets": [{"name": "Ours", "dataset": "general_mcq", "limit": 5,
+        "subsets": ["a b"], "claimName": "questions", "path": "x"}]});
+    let mut seen = observed(evaluation(&fields));
+    seen.claims.insert("questions".to_owned(), Some(std::sync::Arc::default()));
+    seen.baseline = own("ab-baseline", &ready());
+    let plan = planned(&seen);
+    let Some(Child::Job(job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+    let pod = job.spec.as_ref().unwrap().template.spec.clone().unwrap();
+    assert_eq!(pod.automount_service_account_token, Some(false));
+    assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+    let container = &pod.containers[0];
+    assert!(
+        container.env.as_ref().unwrap().iter().all(|variable| variable.name != "EVAL_API_KEY"),
+        "it is no endpoint"
+    );
+    let args = container.args.clone().unwrap();
+    for wanted in [
+        "--side=baseline",
+        "--harness=evalscope",
+        "--dataset=general_mcq",
+        "--dataset-path=/questions",
+        "--subset=a b",
+        "--limit=5",
+        "--url=http://ab-baseline.demo.svc:8000/v1",
+        "--model=ab-baseline",
+        "--output-dir=/evaluation/e",
+    ] {
+        assert!(args.iter().any(|arg| arg == wanted), "{wanted} is not in {args:?}");
+    }
+    assert!(!args.iter().any(|arg| arg == "--allow-online"));
+}
+
+#[test]
+fn adapters_are_mounted_and_served_under_a_name_of_their_own() {
+    let job: api::trainingjob::TrainingJob = serde_json::from_value(json!({
+        "apiVersion": "aistudio.modelscope.cn/v1alpha1", "kind": "TrainingJob",
+        "metadata": {"name": "qlora", "namespace": "demo", "uid": "t"},
+        "spec": {"model": "qwen/Qwen-7B", "dataset": "d", "method": "qlora", "outputDir": "/checkpoints/v2"},
+        "status": {"phase": "Succeeded", "checkpoint": {"path": "/checkpoints/v2/checkpoint-40", "step": 40}},
+    }))
+    .unwrap();
+    let mut seen = observed(evaluation(&json!({"baselineModel": "/checkpoints/v2"})));
+    seen.baseline_writers = vec![std::sync::Arc::new(job)];
+    let plan = planned(&seen);
+    let Some(Child::Server(rendered)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+    assert_eq!(rendered.spec["modelSource"], "ms://qwen/Qwen-7B");
+    let volume = json!([{"name": "adapters", "mountPath": "/adapters", "claimName": "qlora-output", "subPath": "checkpoint-40"}]);
+    assert_eq!(rendered.spec["volumes"], volume);
+    let args = json!(["--enable-lora", "--lora-modules", "adapters=/adapters", "--max-lora-rank", "64"]);
+    assert_eq!(rendered.spec["args"], args);
+    seen = with_status(seen, &plan);
+    seen.baseline = own("ab-baseline", &ready());
+    let plan = planned(&seen);
+    let Some(Child::Job(job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+    let args = job.spec.as_ref().unwrap().template.spec.as_ref().unwrap().containers[0].args.clone().unwrap();
+    assert!(args.contains(&"--model=adapters".to_owned()), "{args:?}");
+}
+
+#[test]
+fn an_evaluation_is_deleted_when_its_time_is_over() {
+    let mut ended = evaluation(&json!({"ttlSecondsAfterFinished": 60}));
+    let status = json!({"phase": "Succeeded", "completionTime": "2026-01-01T12:00:00Z"});
+    ended.status = Some(serde_json::from_value(status).unwrap());
+    let seen = observed(ended);
+    let plan_at = |seconds: i64| plan(&seen, &settings(), at(seconds));
+    assert_eq!((plan_at(59).is_expired, plan_at(59).requeue_after), (false, Some(Duration::from_secs(1))));
+    assert!(plan_at(60).is_expired);
+}

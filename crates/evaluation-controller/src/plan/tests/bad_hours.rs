@@ -1,0 +1,230 @@
+//! What a full quota, a dead node, an edit in the middle and a wrong word do to an evaluation.
+
+use std::sync::Arc;
+
+use api::labels;
+
+use super::*;
+use crate::objects::job_view::JobView;
+
+/// With a temporary baseline, whose run has a Job since the beginning.
+fn running() -> Observed {
+    let mut seen = observed(evaluation(&json!({})));
+    let plan = planned(&seen);
+    seen = with_status(seen, &plan);
+    seen.baseline = own("ab-baseline", &ready());
+    add_job(&mut seen, "ab-baseline-0", None);
+    seen
+}
+
+fn change_job(seen: &mut Observed, change: impl Fn(&mut JobView)) {
+    for job in seen.jobs.values_mut() {
+        change(Arc::make_mut(job));
+    }
+}
+
+fn time(seconds: i64) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
+    k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(seconds))
+}
+
+/// A quota, a LimitRange or an admission policy refuses the pod, and the server holds GPUs meanwhile.
+#[test]
+fn a_run_without_a_pod_gives_its_gpus_back() {
+    let mut seen = running();
+    seen.pods.clear();
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    assert_eq!(plan(&seen, &settings(), at(29)).status.phase, Some(Phase::Running));
+    let waits = plan(&seen, &settings(), at(599));
+    assert_eq!(
+        (waits.status.phase, waits.requeue_after),
+        (Some(Phase::Running), Some(Duration::from_secs(1)))
+    );
+    assert!(waits.status.message.as_deref().unwrap().contains("Job ab-baseline-0 has no pod: a quota"));
+    let ended = plan(&seen, &settings(), at(600));
+    assert_eq!(ended.status.phase, Some(Phase::Failed));
+    let next = planned(&with_status(seen, &ended));
+    assert_eq!(names(&next).1, ["job ab-baseline-0", "server ab-baseline"]);
+}
+
+/// Nothing is held in vain.
+#[test]
+fn a_run_without_a_pod_waits_where_the_server_is_of_the_user() {
+    let mut seen = observed(evaluation(&json!({"baselineModel": "aiinference/chat"})));
+    seen.running_baseline = Some(Arc::new(server("chat", &ready())));
+    add_job(&mut seen, "ab-baseline-0", None);
+    seen.pods.clear();
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    let later = plan(&seen, &settings(), at(9_999));
+    assert_eq!(
+        (later.status.phase, said(&later, conditions::EVALUATED)),
+        (Some(Phase::Running), is("False", "Waiting"))
+    );
+}
+
+#[test]
+fn a_refused_run_gives_its_gpus_back() {
+    let mut seen = running();
+    seen.jobs.clear();
+    let denied = Refusal::Denied("Job demo/ab-baseline-0: quota".to_owned());
+    let first = refused(&denied, &seen, &settings(), at(0));
+    assert_eq!(said(&first, conditions::STALLED), is("True", reasons::DENIED));
+    seen = with_status(seen, &first);
+    assert_ne!(refused(&denied, &seen, &settings(), at(599)).status.phase, Some(Phase::Failed));
+    let ended = refused(&denied, &seen, &settings(), at(600));
+    assert_eq!(said(&ended, conditions::FAILED), is("True", reasons::DENIED));
+    seen.baseline = Sighting::Absent;
+    assert_ne!(
+        refused(&denied, &seen, &settings(), at(9_999)).status.phase,
+        Some(Phase::Failed),
+        "nothing is held"
+    );
+}
+
+/// A Job makes no other pod before the deleted one has ended, and no kubelet ends it.
+#[test]
+fn a_run_on_a_lost_node_is_asked_again() {
+    let mut seen = running();
+    let pod = Arc::make_mut(&mut seen.pods[0]);
+    pod.metadata.deletion_timestamp = Some(time(0));
+    let waits = plan(&seen, &settings(), at(299));
+    assert_eq!((names(&waits).1.len(), waits.requeue_after), (0, Some(Duration::from_secs(1))));
+    assert_eq!(names(&plan(&seen, &settings(), at(300))).1, ["job ab-baseline-0"]);
+    // Its pod does not hold up the next Job.
+    seen.jobs.clear();
+    assert_eq!(names(&plan(&seen, &settings(), at(300))).0.last().unwrap(), "job ab-baseline-0");
+    assert!(
+        !names(&plan(&seen, &settings(), at(10))).0.contains(&"job ab-baseline-0".to_owned()),
+        "it may still write"
+    );
+}
+
+#[test]
+fn a_server_that_changes_during_its_only_run_is_a_failure() {
+    let fields = json!({"candidateModel": "aiinference/chat", "nullControl": false});
+    let mut seen = observed(evaluation(&fields));
+    add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
+    let plan = planned(&seen);
+    seen = with_status(seen, &plan);
+    seen.running_candidate = Some(Arc::new(server("chat", &ready())));
+    let plan = planned(&seen);
+    let Some(Child::Job(job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+    let mark = job.metadata.annotations.as_ref().unwrap()[labels::ASKED_SERVER].clone();
+    seen = with_status(seen, &plan);
+    add_job(&mut seen, "ab-candidate-0", Some((0, ASKED)));
+    change_job(&mut seen, |job| job.server = Some(mark.clone()));
+    assert_eq!(planned(&seen).status.runs.len(), 2);
+    let changes: [fn(&mut crate::objects::inference::InferenceView); 3] = [
+        |server| server.version = "other arguments".to_owned(),
+        |server| server.metadata.uid = Some("made again".to_owned()),
+        |server| server.status.model.as_mut().unwrap().digest = "sha256:2".to_owned(),
+    ];
+    for change in changes {
+        let mut other = server("chat", &ready());
+        change(&mut other);
+        seen.running_candidate = Some(Arc::new(other));
+        assert_eq!(said(&planned(&seen), conditions::FAILED), is("True", reasons::MODEL_CHANGED));
+    }
+    seen.running_candidate = None;
+    assert_eq!(said(&planned(&seen), conditions::FAILED), is("True", reasons::MODEL_CHANGED));
+}
+
+/// An autoscaler sets the replicas while questions are asked.
+#[test]
+fn only_what_decides_the_answers_is_the_version_of_a_server() {
+    let of = |spec: Value| {
+        let view: crate::objects::inference::InferenceView =
+            serde_json::from_value(json!({"metadata": {"name": "chat"}, "spec": spec})).unwrap();
+        view.version
+    };
+    let known = of(json!({"modelSource": "s3://m", "replicas": 1}));
+    assert_eq!(known, of(json!({"modelSource": "s3://m", "replicas": 7, "paused": true})));
+    assert_ne!(known, of(json!({"modelSource": "s3://m", "args": ["--seed=1"]})));
+}
+
+#[test]
+fn a_word_of_the_runner_that_cannot_be_read_is_no_run_and_is_not_asked_for_ever() {
+    for words in ["", "{}", r#"{"pairs":[{}]}"#, r#"{"side":{"questi"#] {
+        let mut seen = running();
+        add_job(&mut seen, "ab-baseline-0", Some((0, words)));
+        seen.pods.remove(0);
+        let plan = planned(&seen);
+        assert_eq!(said(&plan, conditions::FAILED), is("True", reasons::OUTPUT_UNREADABLE), "{words}");
+        assert!(plan.status.runs.is_empty() && names(&plan).1.is_empty());
+    }
+}
+
+/// An upgrade with another option must not delete hours of answers.
+#[test]
+fn a_permission_that_is_taken_back_ends_nothing_that_has_begun() {
+    let online = Settings { allow_online: true, ..settings() };
+    let mut seen = observed(evaluation(&json!({"allowOnline": true})));
+    assert_eq!(said(&planned(&seen), conditions::ACCEPTED), is("False", reasons::DATASET_ONLINE_FORBIDDEN));
+    let plan = plan(&seen, &online, at(0));
+    seen = with_status(seen, &plan);
+    seen.baseline = own("ab-baseline", &ready());
+    add_job(&mut seen, "ab-baseline-0", None);
+    let later = planned(&seen);
+    assert_eq!((names(&later).1.len(), later.status.phase), (0, Some(Phase::Running)));
+}
+
+#[test]
+fn volumes_that_meet_those_of_the_pod_are_refused_before_a_server_starts() {
+    for volume in [
+        json!({"name": "output", "mountPath": "/x", "claimName": "c"}),
+        json!({"name": "mine", "mountPath": "/evaluation", "claimName": "c"}),
+        json!({"name": "mine", "mountPath": "/questions", "claimName": "c"}),
+    ] {
+        let plan = planned(&observed(evaluation(&json!({"volumes": [volume]}))));
+        assert_eq!(said(&plan, conditions::ACCEPTED), is("False", reasons::INVALID_SPEC));
+        assert!(plan.children.is_empty());
+    }
+}
+
+/// A container that was injected runs on, and keeps the claim on its node.
+#[test]
+fn the_pod_of_a_run_that_has_ended_is_deleted() {
+    let mut seen = running();
+    seen.jobs.clear();
+    seen.pods.clear();
+    add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
+    change_job(&mut seen, |job| job.end = None);
+    let plan = planned(&seen);
+    assert!(names(&plan).1.is_empty(), "the status has the run first");
+    seen = with_status(seen, &plan);
+    assert_eq!(names(&planned(&seen)).1, ["job ab-baseline-0"]);
+}
+
+#[test]
+fn a_run_that_has_ended_is_in_the_status_before_a_suspension_deletes_its_job() {
+    let mut seen = running();
+    seen.jobs.clear();
+    seen.pods.clear();
+    add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
+    change_job(&mut seen, |job| job.end = None);
+    Arc::make_mut(&mut seen.evaluation).spec.suspend = true;
+    let plan = planned(&seen);
+    assert_eq!((plan.status.runs.len(), names(&plan).1.len()), (1, 0));
+    assert_eq!(plan.requeue_after, Some(Duration::ZERO));
+    assert_eq!(names(&planned(&with_status(seen, &plan))).1, ["job ab-baseline-0", "server ab-baseline"]);
+}
+
+#[test]
+fn the_column_has_the_largest_loss_of_the_worst_verdict() {
+    let fields = json!({"nullControl": false, "testSets": [{"name": "one"}, {"name": "two"}]});
+    let mut seen = observed(evaluation(&fields));
+    for job in ["ab-baseline-0", "ab-baseline-1", "ab-candidate-0", "ab-candidate-1"] {
+        add_job(&mut seen, job, Some((0, ASKED)));
+    }
+    let pairs = r#"{"pairs":[{"bothRight":1000,"onlyBaseline":100,"onlyCandidate":40,"bothWrong":860},
+        {"bothRight":1000,"onlyBaseline":300,"onlyCandidate":40,"bothWrong":660}]}"#;
+    add_job(&mut seen, "ab-pair", Some((0, pairs)));
+    assert!(planned(&seen).status.difference.unwrap().starts_with("-13.00 ["));
+}
+
+/// No watch delivers a Job whose labels were taken off, and creating it again gives them back.
+#[test]
+fn a_job_without_its_labels_is_created_again_beside_its_pod() {
+    let mut seen = running();
+    seen.jobs.clear();
+    assert_eq!(names(&planned(&seen)).0.last().unwrap(), "job ab-baseline-0");
+}
