@@ -176,7 +176,7 @@ async fn modelevaluation_shows_its_columns() {
             "phase": "Succeeded",
             "verdict": "Passed",
             "difference": "-0.35",
-            "summary": "mmlu-zh -0.35",
+            "summary": "mmlu-zh",
             "reason": "Passed",
         }),
         &[
@@ -188,7 +188,7 @@ async fn modelevaluation_shows_its_columns() {
             ("PHASE", "Succeeded"),
             ("AGE", ""),
         ],
-        &[("SUMMARY", "mmlu-zh -0.35"), ("REASON", "Passed")],
+        &[("SUMMARY", "mmlu-zh"), ("REASON", "Passed")],
     )
     .await;
 }
