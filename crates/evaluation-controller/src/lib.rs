@@ -120,10 +120,18 @@ pub struct EvaluationArgs {
     #[arg(long, env = "ALLOW_CODE_EXECUTION")]
     pub allow_code_execution: bool,
 
-    /// Seconds for which a temporary server may be stalled, for example without its image. Then the evaluation fails, and its
-    /// GPUs are given back
+    /// Seconds for which a temporary server may be stalled, or a run may not start, for example without its image. Then the
+    /// evaluation fails, and its GPUs are given back
     #[arg(long, default_value_t = 600)]
     pub server_fault_seconds: u64,
+
+    /// Service account of this process; runs must not use it [default: no account is refused]
+    #[arg(long, env = "POD_SERVICE_ACCOUNT")]
+    pub own_service_account: Option<String>,
+
+    /// Namespace of the service account of this process
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub own_namespace: Option<String>,
 }
 
 /// Shared by all reconciles.
@@ -158,6 +166,8 @@ pub(crate) struct Settings {
     pub(crate) allow_online: bool,
     pub(crate) allow_code_execution: bool,
     pub(crate) server_fault: Duration,
+    /// Namespace and name of the controller's own account.
+    pub(crate) own_account: Option<(String, String)>,
     pub(crate) refusal_retry: Duration,
 }
 
@@ -205,6 +215,8 @@ impl Settings {
             allow_online,
             allow_code_execution,
             server_fault_seconds,
+            own_service_account,
+            own_namespace,
         } = args;
         Self {
             runner_image,
@@ -216,6 +228,7 @@ impl Settings {
             allow_online,
             allow_code_execution,
             server_fault: Duration::from_secs(server_fault_seconds),
+            own_account: own_namespace.zip(own_service_account),
             refusal_retry,
         }
     }

@@ -265,7 +265,7 @@ impl Scene<'_> {
         let assessment = conditions::of_outlook(self, outlook, done);
         let plan = reported(self.observed, self.started(written), assessment, self.now);
         let children = work.side().and_then(|side| self.server(side)).into_iter().collect();
-        let requeue_after = self.deadline().into_iter().chain(left.flatten()).min();
+        let requeue_after = self.deadline(&plan.status).into_iter().chain(left.flatten()).min();
         Plan { children, deletions: self.idle(), requeue_after, ..plan }
     }
 
@@ -280,7 +280,8 @@ impl Scene<'_> {
         let report = |written, outlook| {
             let assessment = conditions::of_outlook(self, outlook, done);
             let plan = reported(self.observed, written, assessment, self.now);
-            Plan { deletions: self.idle(), requeue_after: self.deadline(), ..plan }
+            let requeue_after = self.deadline(&plan.status);
+            Plan { deletions: self.idle(), requeue_after, ..plan }
         };
         // Neither side begins before both models are there.
         for side in Side::ALL {
@@ -404,14 +405,15 @@ impl Scene<'_> {
         })
     }
 
-    fn deadline(&self) -> Option<Duration> {
-        let (since, whole) = self.clock()?;
+    /// `written`: the status that is planned, which may have the start for the first time.
+    fn deadline(&self, written: &ModelEvaluationStatus) -> Option<Duration> {
+        let (since, whole) = self.clock(written)?;
         remaining(whole, since, self.now)
     }
 
     /// Why there is no time left; a comparison that is there already counts.
     fn overdue(&self, state: &State) -> Option<Cause> {
-        let (since, whole) = self.clock()?;
+        let (since, whole) = self.clock(self.observed.evaluation.status.as_ref()?)?;
         if matches!(state, State::Compared(_) | State::Failed(_))
             || remaining(whole, since, self.now).is_some()
         {
@@ -425,8 +427,7 @@ impl Scene<'_> {
         Some(Cause { reason: api::reasons::DEADLINE_EXCEEDED, message })
     }
 
-    fn clock(&self) -> Option<(Timestamp, Duration)> {
-        let status = self.observed.evaluation.status.as_ref()?;
+    fn clock(&self, status: &ModelEvaluationStatus) -> Option<(Timestamp, Duration)> {
         let since = status.start_time.as_ref()?.0;
         let seconds = u64::try_from(self.valid.evaluation.spec.active_deadline_seconds?).ok()?;
         Some((since, Duration::from_secs(seconds)))

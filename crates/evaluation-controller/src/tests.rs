@@ -44,6 +44,7 @@ pub(crate) fn settings() -> Settings {
         allow_online: false,
         allow_code_execution: false,
         server_fault: Duration::from_secs(600),
+        own_account: Some(("demo".to_owned(), "controller".to_owned())),
         refusal_retry: Duration::from_secs(60),
     }
 }

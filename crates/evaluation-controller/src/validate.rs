@@ -136,6 +136,13 @@ pub(crate) fn validate(
     }
     let confidence =
         Confidence::parse(&spec.confidence).map_err(|why| Invalid::of_field("spec.confidence", why))?;
+    // Its pods would get the token of the controller, and with it rights in all namespaces.
+    let account = meta.namespace.clone().zip(spec.pods.service_account_name.clone());
+    if account.is_some() && account == settings.own_account {
+        let why =
+            "this is the service account of the controller; create the evaluation again with another one";
+        return Err(Invalid::of_field("spec.serviceAccountName", why));
+    }
     if spec.allow_online && !settings.allow_online && !has_begun {
         let message = "spec.allowOnline: the controller does not allow test sets from hubs; start it with --allow-online, or set \
                        testSets[].claimName";
@@ -404,6 +411,7 @@ mod tests {
                 "--allow-code-execution",
             ),
             (json!({}), none, reasons::HARNESS_IMAGE_MISSING, "--evalscope-image"),
+            (json!({"serviceAccountName": "controller"}), settings(), reasons::INVALID_SPEC, "another one"),
         ] {
             let refused = valid(&fields, &settings).unwrap_err();
             assert_eq!(refused.reason, reason);

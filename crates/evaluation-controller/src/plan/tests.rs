@@ -219,7 +219,7 @@ fn a_paused_evaluation_is_left_alone() {
 fn a_deadline_ends_it_and_the_end_deletes_its_server() {
     let mut seen = observed(evaluation(&json!({"activeDeadlineSeconds": 60})));
     let first = planned(&seen);
-    assert_eq!(first.requeue_after, None);
+    assert_eq!(first.requeue_after, Some(Duration::from_secs(60)));
     seen = with_status(seen, &first);
     seen.baseline = own("ab-baseline", &condition("Ready", "False", "Loading"));
     assert_eq!(plan(&seen, &settings(), at(59)).requeue_after, Some(Duration::from_secs(1)));
