@@ -177,9 +177,53 @@ fn same_metric(known: &mut Option<String>, found: &str) -> Result<(), String> {
     match known {
         Some(known) if known == found => Ok(()),
         Some(known) => Err(format!("it has the score {found:?} instead of {known:?}: set metric")),
+        None if is_better_when_smaller(found) => {
+            Err(format!("a smaller {found:?} is better, which is not compared: set metric to another score"))
+        }
         None => {
             *known = Some(found.to_owned());
             Ok(())
+        }
+    }
+}
+
+/// Of the scores that the harnesses have. Both say it of some scores only.
+fn is_better_when_smaller(score: &str) -> bool {
+    const WORDS: [&str; 14] = [
+        "wer",
+        "cer",
+        "ter",
+        "mer",
+        "perplexity",
+        "ppl",
+        "bpb",
+        "loss",
+        "error",
+        "errors",
+        "brier",
+        "mse",
+        "mae",
+        "rmse",
+    ];
+    const PARTS: [&str; 3] = ["likelihood_diff", "bits_per_byte", "edit_distance"];
+    let score = score.to_lowercase();
+    PARTS.iter().any(|part| score.contains(part))
+        || score.split(|char: char| !char.is_ascii_alphanumeric()).any(|word| WORDS.contains(&word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise the worse model would pass.
+    #[test]
+    fn a_score_that_is_better_when_it_is_smaller_is_not_compared() {
+        for score in ["wer", "word_perplexity,none", "likelihood_diff,none", "bits_per_byte", "brier_score"] {
+            let refused = same_metric(&mut None, score).unwrap_err();
+            assert!(refused.contains("set metric to another score"), "{refused}");
+        }
+        for score in ["acc", "acc_norm,none", "exact_match,flexible-extract", "mean_acc", "Rouge-L-R", "f1"] {
+            assert_eq!(same_metric(&mut None, score), Ok(()));
         }
     }
 }

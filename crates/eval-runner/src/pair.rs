@@ -60,8 +60,10 @@ fn check_settings(baseline: &Header, candidate: &Header) -> Result<(), String> {
     if baseline.settings != candidate.settings {
         return Err("they were asked with different settings; create the evaluation again".to_owned());
     }
-    let of = |header: &Header| (header.side.harness_version.clone(), header.side.metric.clone());
-    if of(baseline) != of(candidate) {
+    // A version that could not be read says nothing.
+    let versions = [baseline, candidate].map(|header| header.side.harness_version.as_str());
+    let differ = versions[0] != versions[1] && versions.iter().all(|version| !version.is_empty());
+    if differ || baseline.side.metric != candidate.side.metric {
         return Err(format!(
             "they have different harnesses: version {:?} with score {:?}, and version {:?} with score {:?}",
             baseline.side.harness_version,
@@ -91,6 +93,8 @@ fn united(baseline: &Scores, candidate: &Scores, other: Side) -> United {
             (Some(one), Some(two)) => united.add(one.group, one.score, two.score),
             // The control has a part of the questions.
             (Some(_), None) if other == Side::Control => {}
+            // What the baseline lost is no answer that has changed.
+            (None, Some(_)) if other == Side::Control && taken(of_baseline) => {}
             (Some(one), None) if taken(of_candidate) => united.add(one.group, one.score, 0),
             (None, Some(two)) if taken(of_baseline) => united.add(two.group, 0, two.score),
             (Some(_), None) | (None, Some(_)) => united.unpaired += 1,

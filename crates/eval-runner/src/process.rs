@@ -192,8 +192,10 @@ fn copy(from: impl Read, mut to: impl Write, key: &Key, log: &SharedLog) {
     let mut line = Vec::new();
     while let Ok(count @ 1..) = read_line(&mut from, &mut line) {
         let text = String::from_utf8_lossy(&line[..count]);
+        // Before the log cuts it: a part of the key would not be found.
+        let text = key.removed(&text);
         locked(log).read(text.trim_end_matches(['\n', '\r']));
-        let _ = to.write_all(key.removed(&text).as_bytes());
+        let _ = to.write_all(text.as_bytes());
         let _ = to.flush();
     }
 }

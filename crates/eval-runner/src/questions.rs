@@ -50,8 +50,6 @@ const FORMS: [&str; 3] = ["jsonl", "csv", "tsv"];
 
 /// A folder of tasks has fewer entries; a folder with more is something else.
 const MOST_ENTRIES: usize = 10_000;
-/// A task file is a few kilobytes.
-const LARGEST_TASK: u64 = 1 << 20;
 
 pub(crate) fn questions(wanted: &Run) -> Result<Questions, Fault> {
     let runs_code = match wanted.harness {
@@ -78,8 +76,13 @@ pub(crate) fn questions(wanted: &Run) -> Result<Questions, Fault> {
         Harness::Evalscope if found.is_dir() && wanted.subsets.is_empty() => subsets(&wanted.dataset, path)?,
         Harness::Evalscope => wanted.subsets.clone(),
         Harness::LmEval => {
+            // They name functions, include other files, and have templates without a sandbox.
             if !wanted.allow_code_execution {
-                refuse_code(if found.is_dir() { path } else { path.parent().unwrap_or(path) })?;
+                let message = format!(
+                    "{} has task files of lm-eval, which can run code: allow it by allowCodeExecution, or use evalscope",
+                    path.display()
+                );
+                return Err(Fault::new(ExitCode::CodeExecutionForbidden, message));
             }
             wanted.subsets.clone()
         }
@@ -120,49 +123,6 @@ fn subsets(dataset: &str, folder: &Path) -> Result<Vec<String>, Fault> {
     Ok(subsets)
 }
 
-/// A task file of lm-eval can name functions of a Python file beside it.
-fn refuse_code(folder: &Path) -> Result<(), Fault> {
-    let refused = |path: &Path| {
-        let message =
-            format!("{} has code that lm-eval would run: allow it by allowCodeExecution", path.display());
-        Err(Fault::new(ExitCode::CodeExecutionForbidden, message))
-    };
-    let mut folders = vec![folder.to_owned()];
-    let mut seen = 0;
-    while let Some(folder) = folders.pop() {
-        for name in entries(&folder)? {
-            seen += 1;
-            if seen > MOST_ENTRIES {
-                let message = format!(
-                    "{} has more than {MOST_ENTRIES} files: name the folder of the task",
-                    folder.display()
-                );
-                return Err(Fault::new(ExitCode::DatasetNotFound, message));
-            }
-            let path = folder.join(&name);
-            let found = fs::metadata(&path).map_err(|error| unreadable(&path, &error))?;
-            let form = name.rsplit_once('.').map_or("", |(_, form)| form);
-            match form {
-                // Links to folders could make a circle.
-                _ if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) => folders.push(path),
-                _ if found.is_dir() => {}
-                "py" => return refused(&path),
-                "yaml" | "yml" => {
-                    let text = match found.len() {
-                        ..=LARGEST_TASK => fs::read(&path).map_err(|error| unreadable(&path, &error))?,
-                        _ => return refused(&path),
-                    };
-                    if String::from_utf8_lossy(&text).contains("!function") {
-                        return refused(&path);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    Ok(())
-}
-
 fn entries(folder: &Path) -> Result<Vec<String>, Fault> {
     let read = || -> io::Result<Vec<String>> {
         let names = fs::read_dir(folder)?.take(MOST_ENTRIES + 1);
@@ -188,20 +148,5 @@ mod tests {
         assert_eq!(of("general_mcq").unwrap(), ["a", "b"]);
         assert_eq!(of("general_qa").unwrap(), ["c"]);
         assert_eq!(of("cmmlu").unwrap(), [""; 0]);
-    }
-
-    #[test]
-    fn code_beside_a_task_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let task = folder.path().join("more").join("task.yaml");
-        fs::create_dir(folder.path().join("more")).unwrap();
-        std::os::unix::fs::symlink(folder.path(), folder.path().join("circle")).unwrap();
-        fs::write(&task, "task: capitals\n").unwrap();
-        assert!(refuse_code(folder.path()).is_ok());
-        fs::write(&task, "process_results: !function utils.f\n").unwrap();
-        assert_eq!(refuse_code(folder.path()).unwrap_err().code, ExitCode::CodeExecutionForbidden);
-        fs::write(&task, "").unwrap();
-        fs::write(folder.path().join("utils.py"), "").unwrap();
-        assert_eq!(refuse_code(folder.path()).unwrap_err().code, ExitCode::CodeExecutionForbidden);
     }
 }

@@ -190,7 +190,8 @@ fn check_end(end: &End, gone: Option<&str>, log: &Log, wanted: &Run) -> Result<(
         End::ServerLost(cause) => Err(server_failed(wanted, cause)),
         End::Exited(status) if status.success() => Ok(()),
         End::Exited(status) => {
-            if let Some((code, line)) = log.cause() {
+            // A harness that was killed has not ended by itself.
+            if let Some((code, line)) = log.cause().filter(|_| status.code().is_some() && gone.is_none()) {
                 return Err(Fault::new(code, format!("{}: {line}", wanted.dataset)));
             }
             if let Some(cause) = gone {

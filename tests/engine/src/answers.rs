@@ -192,12 +192,13 @@ async fn metrics(State(serving): State<Arc<Serving>>) -> String {
 }
 
 async fn complete(State(serving): State<Arc<Serving>>, body: Bytes) -> Response {
-    completed(&serving, &body, |_| json!({ "index": 0, "text": "tested", "finish_reason": "stop" })).await
+    let choice = |_: &Value| json!({ "index": 0, "text": "tested", "finish_reason": "stop" });
+    completed(&serving, &body, Some(stream::answer), choice).await
 }
 
-/// Repeats what the user has said, so that a test sees the whole history.
+/// Repeats what the user has said, so that a test sees the whole history. Also who asks for a stream gets it in one piece.
 async fn chat(State(serving): State<Arc<Serving>>, body: Bytes) -> Response {
-    completed(&serving, &body, |request| {
+    completed(&serving, &body, None, |request| {
         let messages = request["messages"].as_array().into_iter().flatten();
         let said = messages.filter(|message| message["role"] == "user");
         let said: Vec<&str> = said.filter_map(|message| message["content"].as_str()).collect();
@@ -207,7 +208,13 @@ async fn chat(State(serving): State<Arc<Serving>>, body: Bytes) -> Response {
     .await
 }
 
-async fn completed(serving: &Arc<Serving>, body: &[u8], choice: impl FnOnce(&Value) -> Value) -> Response {
+/// `stream`: of those who ask for one.
+async fn completed(
+    serving: &Arc<Serving>,
+    body: &[u8],
+    stream: Option<fn(&Arc<Serving>, &Value) -> Response>,
+    choice: impl FnOnce(&Value) -> Value,
+) -> Response {
     let Ok(request) = serde_json::from_slice::<Value>(body) else {
         return serving.refuse(StatusCode::BAD_REQUEST, "the body is no JSON");
     };
@@ -217,8 +224,8 @@ async fn completed(serving: &Arc<Serving>, body: &[u8], choice: impl FnOnce(&Val
     {
         return serving.refuse(StatusCode::NOT_FOUND, &format!("the model `{wanted}` does not exist"));
     }
-    if request["stream"] == true {
-        return stream::answer(serving, &request);
+    if let Some(stream) = stream.filter(|_| request["stream"] == true) {
+        return stream(serving, &request);
     }
     answer(serving, serving.name(), choice(&request)).await
 }

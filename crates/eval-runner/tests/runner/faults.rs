@@ -213,9 +213,8 @@ fn questions_that_are_not_there_or_not_allowed_start_nothing() {
     starts(run().option("dataset-path", "/no/such"), ExitCode::DatasetNotFound, "/no/such");
     starts(run().without("dataset-path"), ExitCode::DatasetOnlineForbidden, "allowOnline");
     starts(run().option("dataset", "humaneval"), ExitCode::CodeExecutionForbidden, "allowCodeExecution");
-    let tasks = scene.lm_eval("baseline");
-    fs::write(scene.path("tasks/utils.py"), "").unwrap();
-    starts(tasks, ExitCode::CodeExecutionForbidden, "utils.py");
+    let tasks = run().option("harness", "lm-eval").option("dataset", "capitals");
+    starts(tasks, ExitCode::CodeExecutionForbidden, "allowCodeExecution");
     let online = run().without("dataset-path").flag("allow-online");
     online.end().side();
     let record = online.record().unwrap();

@@ -117,7 +117,8 @@ impl Scene {
         let tasks = tasks.to_str().unwrap().to_owned();
         let run = self.run(side).option("harness", "lm-eval").option("dataset", "capitals");
         let files = fixtures("lm-eval").join(side).to_str().unwrap().to_owned();
-        run.option("dataset-path", &tasks).environment("FAKE_HARNESS_FILES", &files)
+        let run = run.option("dataset-path", &tasks).flag("allow-code-execution");
+        run.environment("FAKE_HARNESS_FILES", &files)
     }
 
     /// Answers that are made for a test: an index, a question, and a score each.

@@ -157,7 +157,7 @@ fn serving(server: &InferenceView, model: Option<&str>) -> Option<Serving> {
     })
 }
 
-/// What tells one server from another: uid, version of the spec and files of the model. Of a temporary one the files alone: it
+/// By what a server is known: uid, version of the spec and files of the model. Of a temporary one the files alone: it
 /// may have been made again. `None`: there is nothing to compare.
 pub(super) fn mark(scene: &Scene<'_>, side: Side) -> Option<String> {
     let of = |server: &InferenceView| {
