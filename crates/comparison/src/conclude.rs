@@ -64,8 +64,8 @@ pub fn is_unstable(control: &Evidence, confidence: Confidence) -> bool {
     }
 }
 
-/// Which sets are worse after the correction: the least chance must be below alpha over the number of sets, the next
-/// one below alpha over one less, and so on until one is not.
+/// Which sets are worse after Holm's correction. The least chance must be below alpha over the number of sets, the next
+/// one below alpha over one less. It ends with the first that is not.
 fn worse(sets: &[(Evidence, Rules)]) -> Vec<bool> {
     let mut order: Vec<usize> = (0..sets.len()).collect();
     order.sort_by(|one, other| chance(&sets[*one].0).total_cmp(&chance(&sets[*other].0)));

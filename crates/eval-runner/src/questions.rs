@@ -20,8 +20,8 @@ pub(crate) struct Questions {
     pub(crate) subsets: Vec<String>,
 }
 
-/// Benchmarks of EvalScope 1.10.0 that run what a model wrote, by the begin of their names. lm-eval itself refuses to
-/// run such a task without a flag, which the runner does not give.
+/// Benchmarks of EvalScope 1.10.0 that run what a model wrote, by the begin of their names. lm-eval itself needs a flag
+/// for such a task.
 const RUN_CODE: [&str; 19] = [
     "bigcodebench",
     "claw_eval",

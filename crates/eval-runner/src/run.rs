@@ -51,6 +51,7 @@ async fn ask(wanted: &Run, key: &Key) -> Result<Message, Fault> {
     let questions = questions(wanted)?;
     let limit = limit(wanted)?;
     let server = Server::new(&wanted.url, key, wanted.time_divisor)?;
+    note(&format!("waits for the server {}", wanted.url));
     let (version, model) = tokio::select! {
         biased;
         () = signals.stop() => return Err(stopped()),

@@ -322,8 +322,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Temporary servers that no run needs that is not in the status yet, and Jobs of runs that are, whose pods go on: an injected
-    /// container keeps the claim on its node.
+    /// Temporary servers that no open run needs, and Jobs of finished runs whose pods go on. In such a pod an injected container
+    /// keeps the claim on its node.
     fn idle(&self) -> Vec<Deletion> {
         let known = self.observed.status_runs();
         let works = work::all(self.valid).into_iter().filter(|work| progress::is_known(self, known, *work));

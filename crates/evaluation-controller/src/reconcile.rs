@@ -17,7 +17,7 @@ use crate::{
     plan::{Plan, plan, refused},
 };
 
-/// No plan rests on what a cache may not know yet: a child that is there already is found by its creation, and each deletion
+/// No plan rests on what a cache may not know yet. A child that is there already is found by its creation. Each deletion
 /// carries the version that it is about.
 pub(crate) enum Doubt {}
 

@@ -51,7 +51,7 @@ fn a_stop_before_the_server_answers_starts_no_harness() {
     scene.server.stop();
     let run = scene.run("baseline").option("time-divisor", "1");
     let running = run.start();
-    std::thread::sleep(Duration::from_millis(300));
+    running.until("waits for the server");
     terminate(&running);
     running.end().failed(ExitCode::Stopped, "");
     assert!(run.record().is_none());
