@@ -2,3 +2,5 @@
 
 mod faults;
 mod lifecycle;
+mod pipeline;
+mod uploads;

@@ -18,6 +18,7 @@ mod disruptions;
 mod drift;
 mod faults;
 mod gpus;
+mod kinds;
 mod lifecycle;
 mod nodes;
 mod outages;

@@ -6,7 +6,7 @@ use api::{
     aiinference::{AIInference, Migration, Phase},
     conditions,
     controllers::CONTROLLERS,
-    labels,
+    labels, reasons,
 };
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -240,6 +240,23 @@ async fn share_with(scene: &Scene<'_>, name: &str, mut changes: Value) {
     .await;
 }
 
+/// A candidate that waits for an evaluation which does not exist.
+async fn ask_for_an_evaluation(scene: &Scene<'_>, name: &str) {
+    create(scene, name, json!({"canary": {"image": "engine:2", "evaluationName": "none"}})).await;
+    wait_for(
+        &scene.api::<AIInference>(),
+        name,
+        "an evaluation is awaited",
+        within(),
+        |inference: &AIInference| {
+            let progressing = condition(inference, conditions::CANARY_PROGRESSING);
+            progressing.is_some_and(|known| known.reason == reasons::EVALUATION_NOT_FOUND)
+                && is_ready(inference)
+        },
+    )
+    .await;
+}
+
 /// Causes the requests for routes and a candidate.
 async fn share_and_end(scene: &Scene<'_>) {
     let _gateways = (Gateway::start(scene).await, Gateway::of_calls(scene).await);
@@ -281,6 +298,7 @@ async fn settle(scene: &Scene<'_>) {
     let gateway = Gateway::start(scene).await;
     share(scene, "shared").await;
     drop(gateway);
+    ask_for_an_evaluation(scene, "gated").await;
     create(scene, "paused", json!({})).await;
     until_ready(scene, "paused").await;
     change(scene, "paused", json!({"paused": true})).await;
@@ -351,6 +369,7 @@ async fn use_every_right(scene: &Scene<'_>) {
     change(scene, "chat", json!({"service": null})).await;
     wait_until_gone(&services, "chat-pods", within()).await;
     share_and_end(scene).await;
+    ask_for_an_evaluation(scene, "gated").await;
     lose_a_node_under(scene, "chat").await;
     change(scene, "chat", json!({"replicas": 1})).await;
     until_ready(scene, "chat").await;

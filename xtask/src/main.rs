@@ -11,7 +11,10 @@ mod codegen;
 mod demo;
 mod dev_cluster;
 mod docs;
+mod eval_demo;
+mod hub_clients;
 mod images;
+mod python;
 mod replay;
 mod setup;
 mod steps;
@@ -51,6 +54,10 @@ enum Command {
     Replay(PassedOn),
     /// Lets the real ms-swift train on the CPU of a real node, be killed, resume and upload (Linux, as root)
     TrainDemo,
+    /// Lets the real EvalScope or lm-eval ask servers whose right answers are known, and compares the counts
+    EvalDemo(eval_demo::Args),
+    /// Lets the real huggingface_hub and modelscope download from the stand-in of hubs that the tests use
+    HubClients,
     /// Shows the golden command lines of trainings to the argument parser of the real ms-swift
     SwiftArgs,
     /// Writes the book of docs as HTML into target/book
@@ -73,6 +80,8 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::TrainDemo => train_demo::run(),
+        Command::EvalDemo(args) => eval_demo::run(&args),
+        Command::HubClients => hub_clients::run(),
         Command::SwiftArgs => swift_args::run(),
         Command::Docs => docs::run(),
         Command::Bench(args) => bench::run(&args),

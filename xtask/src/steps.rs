@@ -25,7 +25,8 @@ impl Steps {
         name: &str,
         step: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        eprintln!("\n=== {name}");
+        let before: Duration = self.done.iter().map(|(_, took)| *took).sum();
+        eprintln!("\n=== {name} (after {} s)", before.as_secs());
         let started = Instant::now();
         let ended = step().with_context(|| format!("step {name:?} failed"));
         self.done.push((name.to_owned(), started.elapsed()));

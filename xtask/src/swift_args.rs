@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::{steps::workspace, swift_environment};
+use crate::{python::Environment, steps::workspace, swift_environment};
 
 const CHECK: &str = include_str!("swift_args/check.py");
 /// What a test of the training-controller compares with what it computes.
@@ -76,7 +76,7 @@ fn line_of(combination: &str, text: &str) -> anyhow::Result<Line> {
     Ok(Line { title: combination.to_owned(), question })
 }
 
-fn answers(environment: &swift_environment::Environment, lines: &[Line]) -> anyhow::Result<Vec<String>> {
+fn answers(environment: &Environment, lines: &[Line]) -> anyhow::Result<Vec<String>> {
     let mut python = Command::new(environment.program("python"))
         .args(["-c", CHECK])
         .stdin(Stdio::piped())

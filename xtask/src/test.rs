@@ -12,7 +12,7 @@ const THREADS: usize = 4;
 /// With more, two cores are so busy with API servers that monitors and controllers stand still for seconds.
 const CLUSTER_TEST_THREADS: usize = 6;
 /// Each runs all controllers beside each other.
-const EVERY_CONTROLLER_THREADS: usize = 2;
+const EVERY_CONTROLLER_THREADS: usize = 3;
 /// On real nodes they run programs, and some of them load those.
 const NODE_TEST_THREADS: usize = 3;
 /// Test binaries that need no root.

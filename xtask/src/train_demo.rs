@@ -2,7 +2,7 @@
 //! uploads its result. Controller, launcher and uploader are the images that users run.
 //!
 //! It prints what the API shows, and fails if an end does not come in time. It has a cluster of its own, which ends with the
-//! command; only the Python environment is kept (`swift_environment.rs`).
+//! command; only the Python environment is kept (`python.rs`).
 #![expect(clippy::print_stdout, reason = "what this command prints is what it is for")]
 
 mod image;
@@ -27,8 +27,9 @@ use tokio::time::timeout;
 
 use crate::{
     images,
+    python::Environment,
     steps::{build_programs, succeed, workspace},
-    swift_environment::{self, Environment},
+    swift_environment,
 };
 use objects::{ACCESS_KEY, BUCKET, JOB, NAMESPACE, SECRET_KEY, STORE_PORT};
 use story::Story;

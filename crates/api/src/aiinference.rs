@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::status::{AIInferenceStatus, LastColdStart, LoadedModel, Migration, Phase, Resolved};
 use self::traffic::{Canary, Gateway, RouteRef};
+pub use crate::pods::store::Addressing;
 use crate::{
     pods::{EnvVar, PodOptions, Resources},
     schema::{self, rules},
@@ -122,6 +123,7 @@ pub(crate) fn a_route_names_the_service_of_the_candidate() -> kube::core::Rule {
     validation = traffic::matches_have_a_gateway(),
     validation = traffic::rules_fit_a_route(),
     validation = traffic::analysis_reads_what_engines_count(),
+    validation = traffic::evaluations_compare_what_is_served(),
     validation = Engine::Vllm.owned_flags_rule(),
     validation = Engine::Triton.owned_flags_rule(),
     validation = Engine::Tgi.owned_flags_rule()
@@ -523,32 +525,6 @@ impl Default for ModelStore {
             ca_secret_name: None,
             manifest_digest: None,
         }
-    }
-}
-
-/// Addressing style of requests to a store.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Addressing {
-    #[default]
-    Auto,
-    Path,
-    VirtualHosted,
-}
-
-impl Addressing {
-    pub const ALL: [Addressing; 3] = [Addressing::Auto, Addressing::Path, Addressing::VirtualHosted];
-
-    /// The value of the loader's option.
-    pub fn as_option(self) -> &'static str {
-        match self {
-            Addressing::Auto => "auto",
-            Addressing::Path => "path",
-            Addressing::VirtualHosted => "virtual-hosted",
-        }
-    }
-
-    pub(crate) fn is_auto(&self) -> bool {
-        *self == Addressing::Auto
     }
 }
 

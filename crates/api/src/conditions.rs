@@ -5,7 +5,7 @@
 // Every kind but AIScaler.
 /// The spec is valid. If False, the message says what to change, or which object to delete.
 pub const ACCEPTED: &str = "Accepted";
-/// Summary, with reason and message of the first failing condition. Not used by TrainingJob.
+/// Summary, with reason and message of the first failing condition. Not used by TrainingJob and ModelEvaluation.
 pub const READY: &str = "Ready";
 /// Present only while True: the current generation is in progress. Read by kstatus, Flux and Argo CD.
 pub const RECONCILING: &str = "Reconciling";
@@ -45,7 +45,7 @@ pub const RUNNING: &str = "Running";
 pub const NO_PROGRESS: &str = "NoProgress";
 /// Present only while True: the loss is no finite number, or 0 without a gradient, in 20 logged steps in a row.
 pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
-/// The result has been uploaded.
+/// The result has been uploaded; of a ModelEvaluation, the answers have been.
 pub const UPLOADED: &str = "Uploaded";
 /// `suspend` is set: no attempt starts. Pods of the last one may still save a checkpoint, and an upload goes on.
 pub const SUSPENDED: &str = "Suspended";

@@ -168,7 +168,7 @@ pub const CONTROLLERS: &[Controller] = &[
             resource: || ApiResource::erase::<ModelEvaluation>(&()),
             done: conditions::COMPLETE,
             samples: &[],
-            further_samples: &["modelevaluation.yaml"],
+            further_samples: &["modelevaluation-pipeline.yaml", "modelevaluation.yaml"],
         }],
         children: &[
             ("", &["persistentvolumeclaims"]),
@@ -181,7 +181,7 @@ pub const CONTROLLERS: &[Controller] = &[
         marks_pods: false,
         scales: &[],
         reads_agents: false,
-        programs: &[EVAL_RUNNER],
+        programs: &[EVAL_RUNNER, MODEL_TRANSFER],
     },
     Controller {
         name: "training-controller",

@@ -46,7 +46,7 @@ pub const REPLICAS_OF_SCALER: &str = "scaler";
 pub const AGGREGATE_TO_SCALER: &str = "ai.infra.example.com/aggregate-to-scaler";
 
 /// Of a Job of a ModelEvaluation: the server that answers, as uid, version and digest of its model. Another one then means that
-/// two models have answered.
+/// two models have answered. Of a Job that speaks to a store: a digest of the fields that describe the store.
 pub const ASKED_SERVER: &str = "ai.infra.example.com/server";
 /// Number of the attempt that a Job of a TrainingJob is.
 pub const ATTEMPT: &str = "ai.infra.example.com/attempt";

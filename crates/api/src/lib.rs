@@ -8,7 +8,8 @@
 //! Files:
 //!
 //! - `aiinference.rs`: AIInference, and the flags of each engine that only the controller may set.
-//! - `aiinference/source.rs`: where a model is.
+//! - `aiinference/source.rs`: where a model is. `aiinference/status.rs`: the status of an AIInference.
+//! - `aiinference/traffic.rs`: routes and the canary. `aiinference/analysis.rs`: what its analysis counts and decides.
 //! - `aiinference/endpoint.rs`: InferenceEndpoint, which is an AIInference with an autoscaler.
 //! - `aiinference/evaluation.rs`: ModelEvaluation, which compares two models on temporary AIInferences.
 //! - `aiinference/evaluation/status.rs`: the status of a ModelEvaluation.
@@ -19,6 +20,7 @@
 //! - `pods.rs`: the pod options of all kinds.
 //! - `pods/scheduling.rs`: on which nodes pods run.
 //! - `pods/volumes.rs`: volumes that users add.
+//! - `pods/store.rs`: how an object store is addressed, and uploads of results.
 //! - `schema.rs`: schemas that cannot be derived.
 //! - `schema/rules.rs`: CEL rules of several fields, and their messages.
 //! - `crds.rs`: the custom resource definitions.

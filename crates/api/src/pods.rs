@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::schema::{self, rules};
 
 mod scheduling;
+pub mod store;
 mod volumes;
 
 pub use scheduling::{

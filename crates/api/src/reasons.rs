@@ -166,16 +166,19 @@ pub const RETRYING: &str = "Retrying";
 /// `Running`: no attempt runs.
 pub const NOT_RUNNING: &str = "NotRunning";
 
-// Uploaded of TrainingJob.
-/// `Uploaded`: the result is in the store.
+// Uploaded of TrainingJob and ModelEvaluation, with DeadlineExceeded of an upload that was given up.
+/// `Uploaded`: the result is in the store; of an evaluation, the answers are.
 pub const UPLOADED: &str = "Uploaded";
-/// `Uploaded`: the result is being uploaded.
+/// `Uploaded`: the result is being uploaded; of an evaluation, the answers are.
 pub const UPLOADING: &str = "Uploading";
+/// `Uploaded` of an evaluation without a verdict: the store takes a small object.
+pub const STORE_CHECKED: &str = "StoreChecked";
 /// The last try has failed; it is tried again.
 pub const UPLOAD_FAILED: &str = "UploadFailed";
 
 // Stalled of TrainingJob.
-/// Before the first attempt: the store of `output.upload` takes no object.
+/// Before the first attempt: the store of `output.upload` takes no object. Of an evaluation without a verdict: that of `output`
+/// takes none.
 pub const UPLOAD_NOT_POSSIBLE: &str = "UploadNotPossible";
 
 // Complete and Failed of TrainingJob, with DependencyFailed from above, and status.failure with the reasons of pods from above.
@@ -331,6 +334,17 @@ pub const CANARY_ANALYSING: &str = "Analysing";
 pub const CANARY_HELD: &str = "Held";
 /// `CanaryProgressing`: the canary waits until `approvedSteps` rises.
 pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
+/// `CanaryProgressing`: the evaluation of `canary.evaluationName`, or its kind, does not exist.
+pub const EVALUATION_NOT_FOUND: &str = "EvaluationNotFound";
+/// `CanaryProgressing`: the evaluation of `canary.evaluationName` has no verdict, or has passed and no pod is ready yet.
+pub const EVALUATION_PENDING: &str = "EvaluationPending";
+/// `CanaryProgressing`: the evaluation of `canary.evaluationName` has ended, and is not Passed.
+pub const EVALUATION_NOT_PASSED: &str = "EvaluationNotPassed";
+/// `CanaryProgressing`: the evaluation of `canary.evaluationName` has no digest, is about LoRA adapters, or is about other files
+/// than the candidate has loaded.
+pub const EVALUATION_FOR_OTHER_MODEL: &str = "EvaluationForOtherModel";
+/// `CanaryProgressing`: a ready pod of the candidate does not say which files it has loaded.
+pub const EVALUATION_MODEL_UNKNOWN: &str = "EvaluationModelUnknown";
 /// `CanaryProgressing`: stable gets the version of the candidate.
 pub const CANARY_PROMOTING: &str = "Promoting";
 /// `CanaryProgressing`: requests of the candidate end.
@@ -343,7 +357,8 @@ pub const CANARY_PASSING: &str = "Passing";
 pub const CANARY_JUDGING: &str = "Judging";
 /// `CanaryHealthy`: the candidate has lost its last ready pod while it had a share.
 pub const CANDIDATE_UNREADY: &str = "CandidateUnready";
-/// `CanaryHealthy`: an engine of the candidate has failed while it had a share.
+/// `CanaryHealthy`: an engine of the candidate has failed while it had a share, or shortly before its last ready pod was lost for
+/// the third time.
 pub const CANDIDATE_CRASHED: &str = "CandidateCrashed";
 /// `CanaryHealthy`: the candidate's requests are worse than stable's.
 pub const ANALYSIS_FAILED: &str = "AnalysisFailed";

@@ -11,14 +11,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    aiinference::Addressing,
     pods::{EnvVar, PodOptions, Resources},
     schema::{self, rules},
 };
 
+pub use crate::pods::store::{Artifact, Upload};
 pub use status::{
-    Artifact, AvoidedNode, Checkpoint, Dependency, DependencyResult, Failure, FailureCount, LossPoint,
-    Mitigation, Phase, Progress, Resolved, ResolvedResume, TrainingJobStatus,
+    AvoidedNode, Checkpoint, Dependency, DependencyResult, Failure, FailureCount, LossPoint, Mitigation,
+    Phase, Progress, Resolved, ResolvedResume, TrainingJobStatus,
 };
 
 /// Model, data, method, hardware and output.
@@ -529,48 +529,6 @@ pub enum Retention {
     Retain,
     Delete,
     Snapshot,
-}
-
-/// Destination of the upload.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Upload {
-    /// Bucket and prefix, `s3://bucket[/prefix]`.
-    #[schemars(length(max = 1024))]
-    #[x_kube(validation = rules::s3_uri())]
-    pub uri: String,
-
-    /// URL of the store, http or https. Default: AWS S3 in the region.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 2048))]
-    #[x_kube(validation = rules::http_url())]
-    pub endpoint: Option<String>,
-
-    /// Region of the bucket. Default: us-east-1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    #[x_kube(validation = rules::region())]
-    pub region: Option<String>,
-
-    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none; the identity
-    /// of serviceAccountName is used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = rules::object_name())]
-    pub secret_name: Option<String>,
-
-    /// Addressing style of requests. Path: endpoint/bucket. VirtualHosted: bucket.endpoint, which Alibaba Cloud OSS and
-    /// Tencent Cloud COS require. Auto: VirtualHosted for AWS, OSS and COS, Path for any other endpoint. Default: Auto.
-    // The default is not serialized, so writing an object back adds no field.
-    #[serde(default, skip_serializing_if = "Addressing::is_auto")]
-    #[schemars(extend("default" = "Auto"))]
-    pub addressing: Addressing,
-
-    /// Secret with certificates (key `ca.crt`, PEM) of authorities that are trusted beside the public ones. Default: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = rules::object_name())]
-    pub ca_secret_name: Option<String>,
 }
 
 /// A hub id or an absolute path. It becomes an argument, so it must not look like a flag; paths are compared as strings, so

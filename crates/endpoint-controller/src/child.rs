@@ -1,9 +1,4 @@
-//! The children, as caches show them and as they are written.
-//!
-//! A child is written as JSON with the fields that the endpoint sets, and no others. A typed object would also set
-//! fields that have a default, and users could not change those.
-
-use std::{borrow::Cow, marker::PhantomData};
+//! The children, as caches show them.
 
 use api::{
     aiinference::{AIInference, AIInferenceStatus},
@@ -15,18 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
 };
 use kube::Resource;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
-/// A child to apply.
-#[derive(Serialize)]
-#[serde(bound = "")]
-pub(crate) struct Rendered<K> {
-    pub(crate) metadata: ObjectMeta,
-    pub(crate) spec: Value,
-    #[serde(skip)]
-    pub(crate) kind: PhantomData<fn() -> K>,
-}
+use serde::Deserialize;
 
 /// Who sets the replicas of an AIInference, as its annotation says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -73,12 +57,6 @@ pub(crate) struct Active {
     pub(crate) holds: bool,
     pub(crate) reason: String,
     pub(crate) message: String,
-}
-
-impl<K> Rendered<K> {
-    pub(crate) fn new(metadata: ObjectMeta, spec: Value) -> Self {
-        Self { metadata, spec, kind: PhantomData }
-    }
 }
 
 impl Setter {
@@ -192,35 +170,5 @@ pub(crate) fn narrow(metadata: ObjectMeta) -> ObjectMeta {
 impl InferenceView {
     pub(crate) fn condition(&self, type_: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|condition| condition.type_ == type_)
-    }
-}
-
-/// Not derived: the derive macro allocates the names, and metric labels must be static.
-impl<K: Resource<DynamicType = ()>> Resource for Rendered<K> {
-    type DynamicType = ();
-    type Scope = K::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        K::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        K::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        K::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        K::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }

@@ -13,6 +13,7 @@
 //! Files, beside those of every controller (`reconcile.rs`, `observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`,
 //! `metrics.rs`):
 //!
+//! - `endpoint.rs`: the object itself, with fields of its spec that this release does not know.
 //! - `child.rs`: the children, as they are seen and as they are written.
 //! - `rivals.rs`: autoscalers of others that set the replicas of an endpoint.
 //! - `cluster.rs`: labels of nodes, and whether the cluster has metrics of CPU and memory.
@@ -39,11 +40,12 @@ use runtime::{
     watch::{cache::Cache, cached_child::CachedChild},
     write::{apply::Writer, children::Children, events::Recorder},
 };
-use workload::{faults::facts::FactTimes, products::Products};
+use workload::{faults::facts::FactTimes, products::Products, templates::rendered::Rendered};
 
 use crate::{
-    child::{HpaView, InferenceView, Rendered, ScalerView},
+    child::{HpaView, InferenceView, ScalerView},
     cluster::{ApiServiceView, NodeLabels},
+    endpoint::Endpoint,
     rivals::{Rivals, Targeting},
     validate::Library,
 };
@@ -51,6 +53,7 @@ use crate::{
 mod apply;
 mod child;
 mod cluster;
+mod endpoint;
 mod metrics;
 mod observe;
 mod plan;
@@ -103,7 +106,7 @@ type Child<V> = CachedChild<V, InferenceEndpoint>;
 
 /// Shared by all reconciles.
 pub(crate) struct Context {
-    pub(crate) endpoints: Cache<InferenceEndpoint>,
+    pub(crate) endpoints: Cache<Endpoint>,
     /// Those of every owner, because an endpoint must not take the name of another one.
     pub(crate) inferences: Children<Child<InferenceView>, Rendered<AIInference>>,
     pub(crate) hpas: Children<Child<HpaView>, Rendered<HorizontalPodAutoscaler>>,
@@ -154,7 +157,7 @@ pub fn start(process: &mut Process, args: EndpointArgs) -> Started {
 
 fn context(process: &mut Process, args: EndpointArgs) -> Context {
     let EndpointArgs { model_library, gpu_products } = args;
-    let endpoints: Cache<InferenceEndpoint> = process.watch("InferenceEndpoint");
+    let endpoints: Cache<Endpoint> = process.watch("InferenceEndpoint");
     let writer = process.writer(&endpoints);
     let sees_cluster = !process.is_confined();
     Context {
@@ -177,7 +180,7 @@ fn context(process: &mut Process, args: EndpointArgs) -> Context {
 }
 
 /// The endpoint whose AIInference this autoscaler scales.
-fn endpoint_of<T: Targeting>(endpoints: &Cache<InferenceEndpoint>) -> impl Fn(&T) -> Vec<Key> + use<T> {
+fn endpoint_of<T: Targeting>(endpoints: &Cache<Endpoint>) -> impl Fn(&T) -> Vec<Key> + use<T> {
     let endpoints = endpoints.clone();
     move |autoscaler| {
         let key = autoscaler.inference().filter(|key| endpoints.get(key).is_some());
@@ -185,10 +188,7 @@ fn endpoint_of<T: Targeting>(endpoints: &Cache<InferenceEndpoint>) -> impl Fn(&T
     }
 }
 
-fn keys(
-    endpoints: &Cache<InferenceEndpoint>,
-    are_concerned: impl Fn(&InferenceEndpoint) -> bool,
-) -> Vec<Key> {
+fn keys(endpoints: &Cache<Endpoint>, are_concerned: impl Fn(&Endpoint) -> bool) -> Vec<Key> {
     endpoints
         .all()
         .iter()

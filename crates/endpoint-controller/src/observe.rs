@@ -14,12 +14,13 @@ use crate::{
     Child, Context,
     child::{HpaView, InferenceView, ScalerView},
     cluster::{METRICS_API, NodeLabels},
+    endpoint::Endpoint,
     rivals::Rival,
 };
 
 /// What is known of one endpoint.
 pub(crate) struct Observed {
-    pub(crate) endpoint: Arc<InferenceEndpoint>,
+    pub(crate) endpoint: Arc<Endpoint>,
     /// The API server has no newer version of it. `false`: it was not asked.
     pub(crate) is_newest: bool,
     pub(crate) inference: Sighting<InferenceView>,
@@ -60,6 +61,9 @@ pub(crate) enum MetricsApi {
     Unknown,
 }
 
+/// Of an object whose owner was deleted without it, or that a user has made.
+pub(crate) const NO_OWNER: &str = "has no owner";
+
 impl<V> Sighting<V> {
     pub(crate) fn own(&self) -> Option<&V> {
         match self {
@@ -69,7 +73,7 @@ impl<V> Sighting<V> {
     }
 }
 
-pub(crate) fn observe(ctx: &Context, endpoint: Arc<InferenceEndpoint>) -> Observed {
+pub(crate) fn observe(ctx: &Context, endpoint: Arc<Endpoint>) -> Observed {
     let key = Key::of(&*endpoint);
     let uid = endpoint.metadata.uid.clone().unwrap_or_default();
     Observed {
@@ -96,7 +100,7 @@ where
         Some(owner) if owner.uid == uid => Sighting::Own(Box::new((**child).clone())),
         Some(owner) if is_of_kind::<InferenceEndpoint>(owner) && *owner.name == *key.name => Sighting::Absent,
         Some(owner) => Sighting::Foreign { owner: format!("belongs to {} {}", owner.kind, owner.name) },
-        None => Sighting::Foreign { owner: "has no owner".to_owned() },
+        None => Sighting::Foreign { owner: NO_OWNER.to_owned() },
     }
 }
 

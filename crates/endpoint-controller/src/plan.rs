@@ -11,6 +11,8 @@ use runtime::{
     reconcile::Decision,
     write::{events::Note, refusal::Refusal},
 };
+use serde_json::json;
+use workload::templates::rendered::Rendered;
 
 use self::{
     conditions::Assessment,
@@ -20,8 +22,8 @@ use self::{
 };
 use crate::{
     Settings,
-    child::{InferenceView, Rendered},
-    observe::{Observed, Sighting},
+    child::InferenceView,
+    observe::{NO_OWNER, Observed, Sighting},
     validate::{Invalid, Scaler, ValidEndpoint, validate},
 };
 
@@ -147,12 +149,12 @@ fn reported(
     let assessment = assessed(valid, observed, settings, now);
     let assessment = conditions::of_refused(&refusal, assessment, valid, observed);
     let events = events::of_change(observed.endpoint.status.as_ref(), &assessment);
-    let resolved = resolved(valid, observed, settings);
-    let wait = conditions::lag(valid, observed, now).into_iter().chain([wait]).min();
-    Plan {
-        facts: Some(facts(valid, observed).collect()),
-        ..status_only(status::of_valid(observed, &assessment, resolved, now), events, wait)
-    }
+    let planned = status::of_valid(observed, &assessment, resolved(valid, observed, settings), now);
+    let Delayed { status, wait: delay, fact } = status::delayed(observed, assessment.comes_up, planned, now);
+    let events = if delay.is_some() { Vec::new() } else { events };
+    let wait = conditions::lag(valid, observed, now).into_iter().chain(delay).chain([wait]).min();
+    let facts = fact.into_iter().chain(facts(valid, observed)).collect();
+    Plan { facts: Some(facts), ..status_only(status, events, wait) }
 }
 
 fn assessed(valid: &ValidEndpoint, observed: &Observed, settings: &Settings, now: Timestamp) -> Assessment {
@@ -170,22 +172,37 @@ fn facts(valid: &ValidEndpoint, observed: &Observed) -> impl Iterator<Item = Str
     lags.into_iter().chain(replicas::rival_is_gone(valid, observed))
 }
 
+/// The kind whose pods serve on after its owner is gone.
+const INFERENCE: &str = "AIInference";
+
 /// A child's name belongs to another object. Then no child is written, also not those whose names are free.
 fn taken_name(valid: &ValidEndpoint, observed: &Observed) -> Option<Refusal> {
     let (name, namespace) = (&valid.name, &valid.namespace);
     let taken = |kind: &str, owner: &Option<String>| {
         owner.as_ref().map(|owner| {
-            Refusal::OwnershipConflict(format!(
-                "{kind} {namespace}/{name} exists and {owner}; rename the endpoint, or delete the {kind}"
-            ))
+            let found = format!("{kind} {namespace}/{name} exists and {owner}");
+            Refusal::OwnershipConflict(match is_orphan(owner) && kind == INFERENCE {
+                true => format!(
+                    "{found}; rename the endpoint, or let it take the {kind} over, where the fields of the endpoint replace its \
+                     own: kubectl -n {namespace} patch {kind} {name} --type \
+                     merge -p '{}'",
+                    json!({"metadata": {"ownerReferences": [valid.owner]}})
+                ),
+                false => format!("{found}; rename the endpoint, or delete the {kind}"),
+            })
         })
     };
     let scaler = valid.autoscaling.as_ref().map(|autoscaling| autoscaling.scaler);
-    taken("AIInference", &foreign(&observed.inference)).or_else(|| match scaler {
+    taken(INFERENCE, &foreign(&observed.inference)).or_else(|| match scaler {
         Some(Scaler::HorizontalPodAutoscaler) => taken("HorizontalPodAutoscaler", &foreign(&observed.hpa)),
         Some(Scaler::AIScaler) => taken("AIScaler", &foreign(&observed.scaler)),
         None => None,
     })
+}
+
+/// As after `kubectl delete --cascade=orphan`.
+fn is_orphan(owner: &str) -> bool {
+    owner == NO_OWNER
 }
 
 fn foreign<V>(seen: &Sighting<V>) -> Option<String> {

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use api::aiinference::endpoint::InferenceEndpoint;
 use jiff::Timestamp;
 use runtime::{
     reconcile::{Applied, Confirmation, Decision, Reconciler},
@@ -13,17 +12,18 @@ use runtime::{
 use crate::{
     Context,
     apply::apply,
+    endpoint::Endpoint,
     observe::{Observed, observe},
     plan::{Doubt, Plan, decide, refused},
 };
 
 impl Reconciler for Context {
-    type Root = InferenceEndpoint;
+    type Root = Endpoint;
     type Observed = Observed;
     type Plan = Plan;
     type Doubt = Doubt;
 
-    fn observe(&self, endpoint: Arc<InferenceEndpoint>, _: Timestamp) -> Observed {
+    fn observe(&self, endpoint: Arc<Endpoint>, _: Timestamp) -> Observed {
         observe(self, endpoint)
     }
 
@@ -40,12 +40,7 @@ impl Reconciler for Context {
         }
     }
 
-    async fn apply(
-        &self,
-        endpoint: &InferenceEndpoint,
-        plan: &Plan,
-        now: Timestamp,
-    ) -> Result<Applied, ApplyError> {
+    async fn apply(&self, endpoint: &Endpoint, plan: &Plan, now: Timestamp) -> Result<Applied, ApplyError> {
         apply(self, endpoint, plan, now).await
     }
 

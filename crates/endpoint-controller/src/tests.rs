@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::aiinference::endpoint::InferenceEndpoint;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use workload::products::Products;
@@ -10,6 +9,7 @@ use workload::products::Products;
 use crate::{
     Settings,
     child::{HpaView, InferenceView, ScalerView},
+    endpoint::Endpoint,
     observe::{MetricsApi, Observed, Sighting},
 };
 
@@ -18,7 +18,7 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 }
 
 /// With the fields of the spec that the text adds.
-pub(crate) fn endpoint(fields: &Value) -> InferenceEndpoint {
+pub(crate) fn endpoint(fields: &Value) -> Endpoint {
     let mut spec = json!({"model": "a/b", "accelerator": "h100"});
     spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     serde_json::from_value(json!({
@@ -41,7 +41,7 @@ pub(crate) fn by_cpu() -> Value {
 }
 
 /// Nothing of it exists yet.
-pub(crate) fn observed(endpoint: InferenceEndpoint) -> Observed {
+pub(crate) fn observed(endpoint: Endpoint) -> Observed {
     Observed {
         endpoint: Arc::new(endpoint),
         is_newest: false,

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use api::{
-    aiinference::endpoint::{Autoscaling, CPU, InferenceEndpoint, Resolved},
+    aiinference::endpoint::{Autoscaling, CPU, PASSED_THROUGH, Resolved},
     aiinference::source::{Hub, InvalidSource, ModelSource},
     labels,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 
+use crate::endpoint::Endpoint;
+
 /// A spec whose names are known.
 #[derive(Clone, Debug)]
 pub(crate) struct ValidEndpoint {
-    pub(crate) endpoint: Arc<InferenceEndpoint>,
+    pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) name: String,
     pub(crate) namespace: String,
     pub(crate) generation: i64,
@@ -68,7 +70,15 @@ pub(crate) enum Invalid {
          with ms:// or hf:// before it"
     )]
     RevisionInLibrary(String),
+    #[error(
+        "spec.{0} is not known to this release of the endpoint-controller; what runs stays as it is; install the release \
+         of the CRDs, or remove the field"
+    )]
+    OfAnotherRelease(String),
 }
+
+/// Fields of a spec that are read here; `PASSED_THROUGH` has the others.
+const READ: [&str; 5] = ["model", "replicas", "accelerator", "gpus", "autoscaling"];
 
 /// Where the name of a model stands in a library.
 const ID: &str = "{id}";
@@ -92,10 +102,16 @@ impl Library {
 }
 
 pub(crate) fn validate(
-    endpoint: &Arc<InferenceEndpoint>,
+    endpoint: &Arc<Endpoint>,
     library: Option<&Library>,
 ) -> Result<ValidEndpoint, Invalid> {
     let (spec, meta) = (&endpoint.spec, &endpoint.metadata);
+    // Without it, the AIInference would be another one.
+    let is_unknown =
+        |field: &&String| !READ.contains(&field.as_str()) && !PASSED_THROUGH.contains(&field.as_str());
+    if let Some(field) = endpoint.given.keys().find(is_unknown) {
+        return Err(Invalid::OfAnotherRelease(field.clone()));
+    }
     let resolved = endpoint.status.as_ref().and_then(|status| status.resolved.as_ref());
     Ok(ValidEndpoint {
         endpoint: Arc::clone(endpoint),

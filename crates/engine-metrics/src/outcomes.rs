@@ -18,7 +18,7 @@ use text::exposition::{Exposition, Series};
 use crate::{
     engine::{Engine, is_bucket},
     histogram::Buckets,
-    series::{Unusable, sum_of, whole_number},
+    series::{Unusable, sum, sum_of, whole_number},
 };
 
 /// What takes time.
@@ -45,6 +45,8 @@ pub struct Outcomes {
     pub first_token: Option<Buckets>,
     pub per_token: Option<Buckets>,
     pub whole_request: Option<Buckets>,
+    /// Tokens of prompts and answers since the start, with TGI of answers alone. `None`: the engine does not count them.
+    pub tokens: Option<u64>,
 }
 
 /// Why a look says nothing.
@@ -64,6 +66,8 @@ struct Names {
     first_token: &'static [&'static str],
     per_token: &'static [&'static str],
     whole_request: &'static [&'static str],
+    /// Counters whose sum is the number of tokens.
+    tokens: &'static [&'static str],
     /// The counters are there from the start, so that a name that is missing is a fault.
     has_counters_from_the_start: bool,
 }
@@ -123,6 +127,7 @@ const VLLM: Names = Names {
     // One observation per request. Those of older versions have one per token, and would count tokens as requests.
     per_token: &["vllm:request_time_per_output_token_seconds"],
     whole_request: &["vllm:e2e_request_latency_seconds"],
+    tokens: &["vllm:prompt_tokens_total", "vllm:generation_tokens_total"],
     has_counters_from_the_start: true,
 };
 
@@ -135,6 +140,7 @@ const SGLANG: Names = Names {
     // It has one observation per token.
     per_token: &[],
     whole_request: &["sglang:e2e_request_latency_seconds"],
+    tokens: &["sglang:prompt_tokens_total", "sglang:generation_tokens_total"],
     has_counters_from_the_start: false,
 };
 
@@ -146,6 +152,8 @@ const TGI: Names = Names {
     first_token: &[],
     per_token: &["tgi_request_mean_time_per_token_duration"],
     whole_request: &["tgi_request_duration"],
+    // The sum of a histogram.
+    tokens: &["tgi_request_generated_tokens_sum"],
     has_counters_from_the_start: false,
 };
 
@@ -157,6 +165,7 @@ const TRITON: Names = Names {
     first_token: &[],
     per_token: &[],
     whole_request: &[],
+    tokens: &[],
     has_counters_from_the_start: false,
 };
 
@@ -184,6 +193,7 @@ pub fn needs(engine: Engine, series: &str) -> bool {
     let mut latencies = [names.first_token, names.per_token, names.whole_request].into_iter().flatten();
     names.ended.iter().any(|counter| counter.name == series)
         || engine.profile().requests.contains(&series)
+        || names.tokens.contains(&series)
         || counters.any(|counter| counter.name == series)
         || latencies.any(|histogram| is_bucket(series, histogram))
 }
@@ -204,13 +214,13 @@ pub fn read(read: &Exposition<'_>, engine: Engine) -> Result<Outcomes, Unread> {
         Err(why) => Err(Unread { metric, why }),
     };
     let mut ended = 0_u64;
-    let sum = |Counter { name, series }: Counter| sum_of(read, name, |found| series.has(found));
+    let sum_of_counter = |Counter { name, series }: Counter| sum_of(read, name, |found| series.has(found));
     for counter in names.ended {
-        ended = ended.saturating_add(counted(counter.name, sum(*counter))?);
+        ended = ended.saturating_add(counted(counter.name, sum_of_counter(*counter))?);
     }
     let counter = |counter: Option<Counter>| {
         counter
-            .and_then(|counter| match (sum(counter), counter.series) {
+            .and_then(|counter| match (sum_of_counter(counter), counter.series) {
                 // A version that does not know the reason.
                 (Err(Unusable::Missing), Which::OfReason(_)) => None,
                 (found, _) => Some(counted(counter.name, found)),
@@ -235,7 +245,16 @@ pub fn read(read: &Exposition<'_>, engine: Engine) -> Result<Outcomes, Unread> {
         first_token: latency(Latency::FirstToken),
         per_token: latency(Latency::PerToken),
         whole_request: latency(Latency::WholeRequest),
+        tokens: tokens(read, names),
     })
+}
+
+/// They are shown and judge nothing, so that a name which is missing is no fault.
+fn tokens(read: &Exposition<'_>, names: &Names) -> Option<u64> {
+    let counts = names.tokens.iter().filter_map(|name| sum(read, name).ok()).map(whole_number);
+    // TGI serves its histograms from the first request on.
+    let none_yet = (!names.tokens.is_empty() && !names.has_counters_from_the_start).then_some(0);
+    counts.reduce(u64::saturating_add).or(none_yet)
 }
 
 #[cfg(test)]
@@ -270,6 +289,23 @@ vllm:inter_token_latency_seconds_bucket{le=\"+Inf\"} 7
         assert_eq!(buckets, [(0.1, 60.0), (f64::INFINITY, 100.0)]);
         assert_eq!(read.per_token, None, "the histogram of another version counts tokens");
         assert_eq!(read.whole_request, None);
+        assert_eq!(read.tokens, None, "they are not served, which is no fault");
+    }
+
+    #[test]
+    fn tokens_are_those_of_prompts_and_answers() {
+        let page = format!(
+            "{VLLM_PAGE}vllm:prompt_tokens_total 700\nvllm:generation_tokens_total{{engine=\"0\"}} 30\n"
+        );
+        assert_eq!(of(Engine::Vllm, &page).unwrap().tokens, Some(730));
+        let page = "tgi_request_success 7\ntgi_request_generated_tokens_sum 55\ntgi_request_generated_tokens_count 7\n";
+        assert_eq!(of(Engine::Tgi, page).unwrap().tokens, Some(55));
+        assert_eq!(
+            of(Engine::Triton, "nv_inference_request_success 1\nnv_inference_pending_request_count 0\n")
+                .unwrap()
+                .tokens,
+            None
+        );
     }
 
     #[test]
@@ -303,7 +339,7 @@ vllm:inter_token_latency_seconds_bucket{le=\"+Inf\"} 7
         assert_eq!((read.ended, read.errors, read.in_flight), (10, Some(3), 4));
         assert_eq!(
             of(Engine::Tgi, "other 1\n").unwrap(),
-            Outcomes { errors: Some(0), ..Outcomes::default() }
+            Outcomes { errors: Some(0), tokens: Some(0), ..Outcomes::default() }
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Pairs the scores of two sides by question. It decides nothing: a verdict needs the budget, which the controller has.
 //!
-//! A request that has failed left no answer, and counts as wrong. A question that only one side has, beyond the failed
-//! requests of the other one, is unpaired, and is left out.
+//! A request that has failed left no answer, and counts as wrong: as the lowest score of both sides if that is negative.
+//! A question that only one side has, beyond the failed requests of the other one, is unpaired, and is left out.
 
 use std::iter::Peekable;
 
@@ -86,6 +86,7 @@ fn united(baseline: &Scores, candidate: &Scores, other: Side) -> United {
     let mut united = United::default();
     let mut failed = [baseline, candidate].map(|scores| scores.header.side.failed);
     let [of_baseline, of_candidate] = &mut failed;
+    let worst = scores::worst(&baseline.records).min(scores::worst(&candidate.records));
     let [mut left, mut right] = [baseline, candidate].map(|scores| scores.records.iter().peekable());
     while let Some(place) = [&mut left, &mut right].into_iter().filter_map(first).min() {
         let [one, two] = [&mut left, &mut right].map(|records| next_at(records, place));
@@ -95,8 +96,8 @@ fn united(baseline: &Scores, candidate: &Scores, other: Side) -> United {
             (Some(_), None) if other == Side::Control => {}
             // What the baseline lost is no answer that has changed.
             (None, Some(_)) if other == Side::Control && taken(of_baseline) => {}
-            (Some(one), None) if taken(of_candidate) => united.add(one.group, one.score, 0),
-            (None, Some(two)) if taken(of_baseline) => united.add(two.group, 0, two.score),
+            (Some(one), None) if taken(of_candidate) => united.add(one.group, one.score, worst),
+            (None, Some(two)) if taken(of_baseline) => united.add(two.group, worst, two.score),
             (Some(_), None) | (None, Some(_)) => united.unpaired += 1,
             (None, None) => {}
         }
@@ -104,7 +105,7 @@ fn united(baseline: &Scores, candidate: &Scores, other: Side) -> United {
     if other != Side::Control {
         // What is left of both has failed on both sides. Such questions have no key.
         for number in 0..failed[0].min(failed[1]) {
-            united.add(u64::MAX - number, 0, 0);
+            united.add(u64::MAX - number, worst, worst);
         }
     }
     united

@@ -1,7 +1,9 @@
 //! Checks that the questions are there, and that asking them is allowed, before anything is started.
 
 use std::{
-    fs, io,
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
 };
 
@@ -18,6 +20,16 @@ use crate::{
 pub(crate) struct Questions {
     pub(crate) path: Option<PathBuf>,
     pub(crate) subsets: Vec<String>,
+    /// Questions of each subset, if its files are lists of them.
+    counts: Option<Vec<u64>>,
+}
+
+impl Questions {
+    /// How many are asked with this limit of each subset; `None`: the files do not say it.
+    pub(crate) fn asked(&self, limit: Option<u64>) -> Option<u64> {
+        let of_each = |count: &u64| limit.map_or(*count, |limit| limit.min(*count));
+        Some(self.counts.as_ref()?.iter().map(of_each).sum())
+    }
 }
 
 /// Benchmarks of EvalScope 1.10.0 that run what a model wrote, by the begin of their names. lm-eval itself needs a flag
@@ -46,7 +58,9 @@ const RUN_CODE: [&str; 19] = [
 
 /// Custom benchmarks of EvalScope, with the end of the names of their files.
 const CUSTOM: [(&str, &str); 2] = [("general_mcq", "val"), ("general_qa", "test")];
-const FORMS: [&str; 3] = ["jsonl", "csv", "tsv"];
+const FORMS: [&str; 3] = [LINES, "csv", "tsv"];
+/// The form with a question on each line.
+const LINES: &str = "jsonl";
 
 /// A folder of tasks has fewer entries; a folder with more is something else.
 const MOST_ENTRIES: usize = 10_000;
@@ -63,7 +77,7 @@ pub(crate) fn questions(wanted: &Run) -> Result<Questions, Fault> {
     }
     let Some(path) = &wanted.dataset_path else {
         if wanted.allow_online {
-            return Ok(Questions { path: None, subsets: wanted.subsets.clone() });
+            return Ok(Questions { path: None, subsets: wanted.subsets.clone(), counts: None });
         }
         let message = format!(
             "{} would be loaded from a hub: name a claim or a path with its questions, or set allowOnline",
@@ -87,7 +101,50 @@ pub(crate) fn questions(wanted: &Run) -> Result<Questions, Fault> {
             wanted.subsets.clone()
         }
     };
-    Ok(Questions { path: Some(path.clone()), subsets })
+    let counts = match wanted.harness {
+        Harness::Evalscope => counts(&wanted.dataset, path, &subsets)?,
+        Harness::LmEval => None,
+    };
+    Ok(Questions { path: Some(path.clone()), subsets, counts })
+}
+
+/// Each line of a custom benchmark in JSONL is a question. In the other forms a question may have several lines.
+fn counts(dataset: &str, folder: &Path, subsets: &[String]) -> Result<Option<Vec<u64>>, Fault> {
+    let Some((_, split)) = CUSTOM.iter().find(|(name, _)| *name == dataset) else { return Ok(None) };
+    let mut counts = Vec::new();
+    // A subset that is named twice is asked once.
+    for subset in subsets.iter().collect::<BTreeSet<_>>() {
+        let file = |form: &str| folder.join(format!("{subset}_{split}.{form}"));
+        let forms: Vec<&str> = FORMS.into_iter().filter(|form| file(form).exists()).collect();
+        if forms != [LINES] {
+            return Ok(None);
+        }
+        let place = file(LINES);
+        counts.push(lines(&place).map_err(|error| unreadable(&place, &error))?);
+    }
+    Ok((!counts.is_empty()).then_some(counts))
+}
+
+/// The lines of a file that are not empty, however long they are.
+fn lines(path: &Path) -> io::Result<u64> {
+    let mut file = BufReader::new(File::open(path)?);
+    let (mut count, mut has_text) = (0, false);
+    loop {
+        let bytes = file.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(count + u64::from(has_text));
+        }
+        for byte in bytes {
+            if *byte == b'\n' {
+                count += u64::from(has_text);
+                has_text = false;
+            } else {
+                has_text |= !byte.is_ascii_whitespace();
+            }
+        }
+        let length = bytes.len();
+        file.consume(length);
+    }
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Fault {
@@ -148,5 +205,23 @@ mod tests {
         assert_eq!(of("general_mcq").unwrap(), ["a", "b"]);
         assert_eq!(of("general_qa").unwrap(), ["c"]);
         assert_eq!(of("cmmlu").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn files_with_a_question_on_each_line_say_how_many_are_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a_val.jsonl"), "{}\n\n{}\r\n \n{}").unwrap();
+        fs::write(folder.path().join("b_val.jsonl"), "{}\n").unwrap();
+        fs::write(folder.path().join("c_val.csv"), "question,A\n\"1\n2\",3\n").unwrap();
+        let of = |dataset, subsets: &[&str], limit| {
+            let subsets: Vec<String> = subsets.iter().map(|&subset| subset.to_owned()).collect();
+            let counts = counts(dataset, folder.path(), &subsets).unwrap();
+            Questions { path: None, subsets, counts }.asked(limit)
+        };
+        assert_eq!(of("general_mcq", &["a", "b"], None), Some(4));
+        assert_eq!(of("general_mcq", &["a", "b"], Some(2)), Some(3));
+        assert_eq!(of("general_mcq", &["b", "b"], None), Some(1));
+        assert_eq!(of("general_mcq", &["a", "c"], None), None);
+        assert_eq!((of("general_mcq", &["none"], None), of("cmmlu", &[], None)), (None, None));
     }
 }

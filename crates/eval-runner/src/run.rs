@@ -82,7 +82,8 @@ async fn ask(wanted: &Run, key: &Key) -> Result<Message, Fault> {
     check_any(&log, gone.as_deref(), wanted).map_err(failed)?;
     let answers =
         answers::read(wanted.harness, &work, &wanted.dataset, wanted.metric.as_deref()).map_err(failed)?;
-    let counted = counted(&answers, &log, gone.as_deref(), wanted).map_err(failed)?;
+    let in_files = questions.asked(limit);
+    let counted = counted(&answers, &log, in_files, gone.as_deref(), wanted).map_err(failed)?;
     let version = answers.harness_version.clone().unwrap_or(version);
     let header = Header {
         fingerprint,
@@ -233,13 +234,22 @@ struct Counted {
     /// With those that have no answer.
     questions: u64,
     failed: u64,
+    /// Neither the harness nor the files say how many questions there are.
+    is_unchecked: bool,
 }
 
 /// How many questions were asked, and how many of them have no answer. A harness may exit with 0 and have lost most
-/// of them.
-fn counted(answers: &Answers, log: &Log, gone: Option<&str>, wanted: &Run) -> Result<Counted, Fault> {
+/// of them, and the same ones of both models. `in_files`: as many as the files of the test set have.
+fn counted(
+    answers: &Answers,
+    log: &Log,
+    in_files: Option<u64>,
+    gone: Option<&str>,
+    wanted: &Run,
+) -> Result<Counted, Fault> {
     let answered = answers.records.len() as u64;
-    let questions = answers.asked.or(log.announced()).unwrap_or(answered + log.failed()).max(answered);
+    let known = answers.asked.or(log.announced()).or(in_files);
+    let questions = known.unwrap_or(answered + log.failed()).max(answered);
     let missing = questions - answered;
     let unexplained = missing.saturating_sub(log.failed());
     let (side, name) = (wanted.side.as_str(), wanted.harness.as_str());
@@ -267,7 +277,7 @@ fn counted(answers: &Answers, log: &Log, gone: Option<&str>, wanted: &Run) -> Re
         );
         return Err(Fault::new(ExitCode::OutputUnreadable, message));
     }
-    Ok(Counted { questions, failed: missing })
+    Ok(Counted { questions, failed: missing, is_unchecked: known.is_none() })
 }
 
 /// More than so many thousandths.
@@ -283,12 +293,14 @@ fn stored(wanted: &Run, answers: &Answers, counted: Counted, harness_version: St
     let scores = || answers.records.iter().map(|record| record.score);
     let is_binary = scores().all(|score| score == 0 || score == RIGHT);
     // Bounded by the number of records and the largest score.
-    let sum: i64 = scores().sum();
+    let failed = scores::worst(&answers.records) * counted.failed as i64;
+    let sum = scores().sum::<i64>() + failed;
     let mean = sum as f64 / counted.questions.max(1) as f64;
     StoredSide {
         questions: counted.questions,
         failed: counted.failed,
         unparsed: unparsed(&answers.records),
+        unchecked: counted.is_unchecked,
         subsets: answers.subsets,
         right: is_binary.then(|| scores().filter(|score| *score == RIGHT).count() as u64),
         mean: comparison::Millionths::new(mean.round() as i64).to_string(),

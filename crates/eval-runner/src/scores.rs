@@ -61,6 +61,7 @@ pub(crate) struct StoredSide {
     pub(crate) questions: u64,
     pub(crate) failed: u64,
     pub(crate) unparsed: u64,
+    pub(crate) unchecked: bool,
     pub(crate) subsets: u64,
     pub(crate) right: Option<u64>,
     pub(crate) mean: String,
@@ -75,6 +76,7 @@ impl Header {
             questions,
             failed,
             unparsed,
+            unchecked,
             subsets,
             right,
             mean,
@@ -86,6 +88,7 @@ impl Header {
             questions,
             failed,
             unparsed,
+            unchecked,
             subsets,
             right,
             mean,
@@ -96,6 +99,12 @@ impl Header {
             reused,
         }
     }
+}
+
+/// The score of a failed request: 0, or the lowest one that an answer has. Where scores can be negative, 0 would be better than
+/// an answer, and a server that fails would gain. The lowest score is known without the range of the metric.
+pub(crate) fn worst(records: &[Record]) -> i64 {
+    records.iter().map(|record| record.score).min().unwrap_or_default().min(0)
 }
 
 pub(crate) fn path(output: &Path, side: cli::Side, test_set: &str) -> PathBuf {

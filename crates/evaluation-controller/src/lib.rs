@@ -9,9 +9,9 @@
 //! A run is one Job: one model, one test set. `crates/eval-runner` is the first process of its pod, and reports counts in its
 //! termination message. `crates/comparison` makes a verdict of the counts.
 //!
-//! **Invariant:** at most one temporary server exists at a time, and none without a run that needs it. A finished run is in
-//! the status before its server is deleted, and is not repeated. Jobs are created once, so an upgrade restarts no run. There is
-//! no verdict without the pairs of all test sets.
+//! **Invariant:** no temporary server exists without a run that needs it, and with `order: Sequential` at most one at a time. A
+//! finished run is in the status before its server is deleted, and is not repeated. Jobs are created once, so an upgrade restarts no run. There is
+//! no verdict without the pairs of all test sets. An upload of answers begins after the verdict, and changes none.
 //!
 //! Files, beside those of every controller (`reconcile.rs`, `observe.rs`, `validate.rs`, `plan.rs`, `apply.rs`,
 //! `metrics.rs`):
@@ -19,25 +19,32 @@
 //! - `relations.rs`: which evaluations a change of another object wakes.
 //! - `names.rs`: names of children.
 //! - `outputs.rs`: what TrainingJobs write, and how it is served.
-//! - `objects/inference.rs`, `objects/job_view.rs`: views of AIInferences and Jobs.
+//! - `inference.rs`: view of AIInferences.
 //! - `validate/library.rs`: where models without a scheme are.
 //!
 //! Files of `plan`:
 //!
-//! - `work.rs`: the runs and their order.
+//! - `work.rs`: the runs and their order, in lanes that go on side by side.
 //! - `sides.rs`: what the two models are.
 //! - `progress.rs`: which runs have ended, and how.
+//! - `obstacle.rs`: why the pods of a run do not start.
+//! - `step.rs`: what one lane does next.
+//! - `refused.rs`: what follows if the API server refuses something.
 //! - `server.rs`: the temporary AIInference.
 //! - `job.rs`, `claim.rs`: the other children. `metadata.rs`: that of all.
 //! - `verdict.rs`: from counts to a verdict.
-//! - `conditions.rs`, `status.rs`, `events.rs`: what a user reads.
+//! - `upload.rs`: the upload of the answers, after the verdict.
+//! - `conditions.rs`, `status.rs`, `status/events.rs`: what a user reads.
 
 #![forbid(unsafe_code)]
 
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    aiinference::evaluation::ModelEvaluation, controllers::EVAL_RUNNER, labels, trainingjob::TrainingJob,
+    aiinference::{AIInference, evaluation::ModelEvaluation},
+    controllers::{EVAL_RUNNER, MODEL_TRANSFER},
+    labels,
+    trainingjob::TrainingJob,
 };
 use clap::Parser;
 use k8s_openapi::api::{
@@ -50,20 +57,17 @@ use runtime::{
     watch::{cache::Cache, cached_child::CachedChild, relations::Referrers},
     write::{apply::Writer, children::Children, events::Recorder},
 };
-use workload::views::{claim::ClaimView, pod::PodView};
-
-use crate::{
-    objects::{
-        inference::{InferenceView, Rendered},
-        job_view::JobView,
-    },
-    validate::Library,
+use workload::{
+    templates::rendered::Rendered,
+    views::{claim::ClaimView, job::JobView, pod::PodView},
 };
 
+use crate::{inference::InferenceView, validate::Library};
+
 mod apply;
+mod inference;
 mod metrics;
 mod names;
-mod objects;
 mod observe;
 mod outputs;
 mod plan;
@@ -95,6 +99,10 @@ pub struct EvaluationArgs {
     /// Image of the runner, which starts the harness and pairs the answers
     #[arg(long, default_value_t = EVAL_RUNNER.image(env!("CARGO_PKG_VERSION")))]
     pub runner_image: String,
+
+    /// Image that uploads the answers
+    #[arg(long, default_value_t = MODEL_TRANSFER.image(env!("CARGO_PKG_VERSION")))]
+    pub transfer_image: String,
 
     /// Image with EvalScope, for evaluations without spec.image [default: none]
     #[arg(long, env = "EVALSCOPE_IMAGE")]
@@ -138,7 +146,7 @@ pub struct EvaluationArgs {
 pub(crate) struct Context {
     pub(crate) evaluations: Cache<ModelEvaluation>,
     /// Temporary servers. Of AIInferences of others it has the metadata alone.
-    pub(crate) inferences: Children<CachedChild<InferenceView, ModelEvaluation>, Rendered>,
+    pub(crate) inferences: Children<CachedChild<InferenceView, ModelEvaluation>, Rendered<AIInference>>,
     /// AIInferences of every owner: an evaluation may name one that runs.
     pub(crate) running: Cache<InferenceView>,
     pub(crate) jobs: Children<JobView, Job>,
@@ -159,6 +167,7 @@ pub(crate) struct Context {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) runner_image: String,
+    pub(crate) transfer_image: String,
     pub(crate) evalscope_image: Option<String>,
     pub(crate) lm_eval_image: Option<String>,
     pub(crate) library: Option<Library>,
@@ -208,6 +217,7 @@ impl Settings {
     fn new(args: EvaluationArgs, refusal_retry: Duration) -> Self {
         let EvaluationArgs {
             runner_image,
+            transfer_image,
             evalscope_image,
             lm_eval_image,
             model_library,
@@ -220,6 +230,7 @@ impl Settings {
         } = args;
         Self {
             runner_image,
+            transfer_image,
             // A variable that is set and empty names no image.
             evalscope_image: evalscope_image.filter(|image| !image.is_empty()),
             lm_eval_image: lm_eval_image.filter(|image| !image.is_empty()),

@@ -48,6 +48,16 @@ pub(crate) fn claim(name: &str) -> String {
     name::with_suffix(name, "-evaluation")
 }
 
+/// The Job that uploads the answers. A TrainingJob of this name has the Job `<name>-upload`.
+pub(crate) fn upload(name: &str) -> String {
+    job(name, "-answers")
+}
+
+/// The Job that tries the store of the answers.
+pub(crate) fn store_check(name: &str) -> String {
+    job(name, "-answers-check")
+}
+
 /// A Job, by what follows its name.
 pub(crate) fn job(name: &str, suffix: &str) -> String {
     name::with_suffix_within(name, suffix, LONGEST_JOB)

@@ -11,17 +11,18 @@ use runtime::{
     key::Key,
     watch::cache::{controller_of, is_of_kind},
 };
-use workload::views::{claim::ClaimView, pod::PodView};
+use workload::views::{claim::ClaimView, job::JobView, pod::PodView};
 
 use crate::{
     Context,
+    inference::InferenceView,
     names::{self, Side},
-    objects::{inference::InferenceView, job_view::JobView},
     outputs,
     relations::{claims_of, path_of, running_server},
 };
 
 /// What is known of one evaluation.
+#[derive(Clone)]
 pub(crate) struct Observed {
     pub(crate) evaluation: Arc<ModelEvaluation>,
     /// The temporary servers.

@@ -1,50 +1,60 @@
 //! Decides everything that is written for one evaluation. Pure: no request, no clock, no randomness.
 //!
-//! `progress` finds which runs have ended. What follows is the next run, the comparison, or the end. Servers are deleted by a
-//! plan that finds the runs that needed them in the status.
+//! `progress` finds which runs have ended. What follows is the next run of each lane, the comparison, or the end. Servers are
+//! deleted by a plan that finds the runs that needed them in the status.
 
 use std::time::Duration;
 
-use api::aiinference::evaluation::{ModelEvaluationStatus, Phase};
+use api::aiinference::{
+    AIInference,
+    evaluation::{ModelEvaluationStatus, Phase},
+};
 use jiff::Timestamp;
 use k8s_openapi::api::{batch::v1::Job, core::v1::PersistentVolumeClaim};
-use runtime::write::{events::Note, refusal::Refusal};
-use workload::{Cause, time::remaining};
+use runtime::write::events::Note;
+use workload::{Cause, templates::rendered::Rendered, time::remaining};
 
 use self::{
     conditions::{Assessment, Outlook},
-    progress::{Obstacle, Progress, State},
-    server::Readiness,
+    progress::{Progress, State},
+    refused::Refused,
     sides::Sides,
+    status::events,
+    step::Step,
+    upload::{Outlook as Uploading, Stage, Standing},
     work::Work,
 };
 use crate::{
     Settings,
     names::Side,
-    objects::inference::Rendered,
     observe::Observed,
     validate::{Invalid, ValidEvaluation, validate},
 };
 
 mod claim;
 mod conditions;
-mod events;
 mod job;
 mod metadata;
+mod obstacle;
 mod progress;
+pub(crate) mod refused;
 mod server;
 mod sides;
 mod status;
+mod step;
 #[cfg(test)]
 mod tests;
+mod upload;
 mod verdict;
 pub(crate) mod work;
 
-/// All writes for one evaluation, in this order.
+/// All writes for one evaluation, in this order. A plan that finds ended runs creates nothing: the status has them first.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) deletions: Vec<Deletion>,
     pub(crate) children: Vec<Child>,
+    /// The Job that tries the store of the answers. It is created after the children, so that it keeps no run waiting.
+    pub(crate) check: Option<Box<Job>>,
     pub(crate) status: ModelEvaluationStatus,
     pub(crate) events: Vec<Note>,
     /// Whether the evaluation itself is deleted, because its time is over.
@@ -56,15 +66,46 @@ pub(crate) struct Plan {
 #[derive(Clone, Debug)]
 pub(crate) enum Child {
     Claim(Box<PersistentVolumeClaim>),
-    Server(Box<Rendered>),
-    Job(Box<Job>),
+    Server(Side, Box<Rendered<AIInference>>),
+    /// `None`: the comparison, or the upload.
+    Job(Option<Side>, Box<Job>),
 }
 
 /// An object to delete, by its name, uid and version.
 #[derive(Clone, Debug)]
 pub(crate) enum Deletion {
-    Server(Box<Rendered>),
+    Server(Box<Rendered<AIInference>>),
     Job(Box<Job>),
+}
+
+impl Child {
+    /// The side that it is for; `None`: for both.
+    pub(crate) fn side(&self) -> Option<Side> {
+        match self {
+            Child::Claim(_) => None,
+            Child::Server(side, _) => Some(*side),
+            Child::Job(side, _) => *side,
+        }
+    }
+
+    /// Whether it can be created after children of these sides were refused: one side does not wait for the other one.
+    pub(crate) fn is_tried_after(&self, refused: &[Option<Side>]) -> bool {
+        !refused.contains(&None) && !refused.contains(&self.side())
+    }
+
+    /// Whether an object of its name is there.
+    fn is_there(&self, observed: &Observed) -> bool {
+        match self {
+            Child::Claim(claim) => {
+                let name = claim.metadata.name.as_ref();
+                name.is_some_and(|name| observed.claims.get(name).is_some_and(Option::is_some))
+            }
+            Child::Server(side, _) => observed.server(*side).own().is_some(),
+            Child::Job(_, job) => {
+                job.metadata.name.as_ref().is_some_and(|name| observed.jobs.contains_key(name))
+            }
+        }
+    }
 }
 
 /// What every part of a plan reads.
@@ -74,12 +115,18 @@ pub(crate) struct Scene<'a> {
     pub(crate) settings: &'a Settings,
     /// What the two models are, as far as it is known.
     pub(crate) sides: Sides,
+    /// What the API server has refused of the plan before.
+    pub(crate) refused: Option<&'a Refused>,
     pub(crate) now: Timestamp,
 }
 
 pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
+    planned(None, observed, settings, now)
+}
+
+fn planned(refused: Option<&Refused>, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
     if status::has_ended(observed) {
-        return ended(observed, now);
+        return ended(observed, settings, now);
     }
     let valid = match validate(&observed.evaluation, settings) {
         Ok(valid) => valid,
@@ -89,47 +136,9 @@ pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> 
         return rejected(&Invalid::of_spec(message), observed, now);
     }
     let sides = sides::resolved(&valid, observed, settings);
-    let scene = Scene { valid: &valid, observed, settings, sides, now };
+    let scene = Scene { valid: &valid, observed, settings, sides, refused, now };
     let plan = scene.plan();
     if valid.evaluation.spec.pods.paused { scene.paused(plan) } else { plan }
-}
-
-/// The plan after the API server has refused a child: reports it, and tries again later.
-pub(crate) fn refused(refusal: &Refusal, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
-    if status::has_ended(observed) {
-        let status = observed.evaluation.status.clone().unwrap_or_default();
-        return Plan { requeue_after: Some(settings.refusal_retry), ..nothing(status) };
-    }
-    let (refusal, wait) = refusal.clone().judged(&*observed.evaluation, settings.refusal_retry, now);
-    let assessment = conditions::of_refused(&refusal, observed);
-    if let Some(cause) = held_in_vain(&assessment, observed, settings, now)
-        && let Ok(valid) = validate(&observed.evaluation, settings)
-    {
-        let written = status::failed(status::base(observed), now);
-        let assessment = conditions::of_failure(&cause, &written, &valid, observed);
-        return Plan { requeue_after: Some(Duration::ZERO), ..reported(observed, written, assessment, now) };
-    }
-    Plan { requeue_after: Some(wait), ..reported(observed, status::base(observed), assessment, now) }
-}
-
-/// The refusal, if a temporary server has held its GPUs in vain for as long as it may.
-fn held_in_vain(
-    assessment: &Assessment,
-    observed: &Observed,
-    settings: &Settings,
-    now: Timestamp,
-) -> Option<Cause> {
-    Side::ALL.into_iter().find_map(|side| observed.server(side).own())?;
-    let said = observed.evaluation.status.iter().flat_map(|status| &status.conditions);
-    let mut stalled = said.filter(|known| {
-        known.type_ == api::conditions::STALLED
-            && known.status == "True"
-            && known.reason == assessment.reason
-            && assessment.is_stalled()
-    });
-    let since = stalled.next()?.last_transition_time.0;
-    let is_over = remaining(settings.server_fault, since, now).is_none();
-    is_over.then(|| Cause { reason: assessment.reason, message: assessment.message.clone() })
 }
 
 /// Servers hold GPUs, so none stays for a spec that cannot be evaluated. Finished runs stay in the status.
@@ -142,16 +151,21 @@ fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
     Plan { deletions: everything_unfinished(observed), ..plan }
 }
 
-/// Nothing is made, what still runs is deleted, and the time to live is counted.
-fn ended(observed: &Observed, now: Timestamp) -> Plan {
-    let status = status::observed(observed);
-    let ttl = observed.evaluation.spec.ttl_seconds_after_finished;
-    let ended = status.completion_time.as_ref().map(|time| time.0);
-    let mut plan = nothing(status);
+/// Only the upload is made, what else still runs is deleted, and the time to live is counted. With `paused`, everything stays as it is.
+fn ended(observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
     if observed.evaluation.spec.pods.paused {
-        return plan;
+        return nothing(status::kept(observed));
     }
+    let mut plan = nothing(status::observed(observed));
     plan.deletions = everything_unfinished(observed);
+    let uploaded = match upload::standing(observed, settings, now) {
+        Standing::Over(uploaded) => uploaded,
+        Standing::UnderWay(outlook) => return uploading(plan, *outlook, observed, now),
+    };
+    let ttl = observed.evaluation.spec.ttl_seconds_after_finished;
+    let ended = plan.status.completion_time.as_ref().map(|time| time.0);
+    // The claim goes with the evaluation.
+    let ended = ended.map(|ended| uploaded.map_or(ended, |uploaded| uploaded.max(ended)));
     if let (Some(ended), Ok(ttl)) = (ended, u64::try_from(ttl)) {
         plan.requeue_after = remaining(Duration::from_secs(ttl), ended, now);
         plan.is_expired = plan.requeue_after.is_none();
@@ -159,9 +173,25 @@ fn ended(observed: &Observed, now: Timestamp) -> Plan {
     plan
 }
 
+/// The upload goes on beside the deletions of all else.
+fn uploading(mut plan: Plan, outlook: Uploading, observed: &Observed, now: Timestamp) -> Plan {
+    let Uploading { verdict, artifacts, checked_store: _, create, delete, requeue_after } = outlook;
+    let name = upload::job_name(&observed.evaluation);
+    plan.deletions.retain(|deletion| match deletion {
+        Deletion::Job(job) => job.metadata.name.as_ref() != Some(&name),
+        Deletion::Server(_) => true,
+    });
+    plan.deletions.extend(delete.map(|job| Deletion::Job(Box::new(job))));
+    plan.children.extend(create.map(|job| Child::Job(None, Box::new(job))));
+    plan.events.extend(upload::note(observed, &verdict));
+    plan.status = status::with_verdict(plan.status, verdict, observed, now);
+    plan.status.artifacts = artifacts;
+    Plan { requeue_after, ..plan }
+}
+
 fn everything_unfinished(observed: &Observed) -> Vec<Deletion> {
     let servers = Side::ALL.into_iter().filter_map(|side| superfluous(observed, side));
-    let unfinished = observed.jobs.values().filter(|job| job.end.is_none() && !job.is_being_deleted());
+    let unfinished = observed.jobs.values().filter(|job| job.is_active());
     let jobs = unfinished.map(|job| Deletion::Job(Box::new(job.identity())));
     jobs.chain(servers).collect()
 }
@@ -187,17 +217,18 @@ fn reported(
 
 fn nothing(status: ModelEvaluationStatus) -> Plan {
     let (children, deletions, events) = Default::default();
-    Plan { children, deletions, status, events, is_expired: false, requeue_after: None }
+    Plan { children, check: None, deletions, status, events, is_expired: false, requeue_after: None }
 }
 
 impl Scene<'_> {
     fn plan(&self) -> Plan {
+        let progress = progress::progress(self);
+        let runs = progress.runs.clone();
+        let (done, is_news) = (runs.len(), runs.len() > self.observed.status_runs().len());
+        let written = ModelEvaluationStatus { runs, ..self.written(status::base(self.observed)) };
         if self.valid.evaluation.spec.suspend {
-            let runs = progress::progress(self).runs;
-            let (done, is_news) = (runs.len(), runs.len() > self.observed.status_runs().len());
-            let written =
-                ModelEvaluationStatus { runs, start_time: None, ..self.written(status::base(self.observed)) };
-            let assessment = conditions::of_outlook(self, Outlook::Suspended, done);
+            let written = ModelEvaluationStatus { start_time: None, ..written };
+            let assessment = conditions::of_outlooks(self, &[Outlook::Suspended], done);
             let plan = reported(self.observed, written, assessment, self.now);
             // A run that has ended is in the status before its Job is deleted.
             return match is_news {
@@ -205,136 +236,114 @@ impl Scene<'_> {
                 false => Plan { deletions: everything_unfinished(self.observed), ..plan },
             };
         }
-        let progress = progress::progress(self);
-        let written = ModelEvaluationStatus {
-            runs: progress.runs.clone(),
-            ..self.written(status::base(self.observed))
-        };
-        let is_news = written.runs.len() > self.observed.status_runs().len();
-        let mut plan = match self.overdue(&progress.state) {
+        let mut plan = match self.overdue(&progress.states) {
             Some(cause) => self.fails(written, &cause),
-            None => self.by_state(written, &progress),
+            None => self.by_states(written, &progress),
         };
         if is_news {
-            // Another plan deletes the server, when the status has the runs.
+            // The status has the runs before anything is created, which may be refused, and before the server is deleted.
+            plan.children.clear();
+            plan.check = None;
             plan.requeue_after = Some(Duration::ZERO);
         }
         plan
     }
 
-    fn by_state(&self, written: ModelEvaluationStatus, progress: &Progress) -> Plan {
-        let done = progress.runs.len();
-        match &progress.state {
-            State::Failed(cause) => self.fails(written, cause),
-            State::Compared(message) => match verdict::concluded(self.valid, &progress.runs, message) {
+    fn by_states(&self, written: ModelEvaluationStatus, progress: &Progress) -> Plan {
+        if let [State::Compared(message)] = &progress.states[..] {
+            return match verdict::concluded(self.valid, &progress.runs, message) {
                 Ok(concluded) => {
                     let written = status::concluded(written, &concluded, self.now);
-                    let assessment = conditions::of_success(&written, &concluded, self.observed);
+                    let upload = upload::beginning(self.observed);
+                    let assessment = conditions::of_success(&written, &concluded, upload, self.observed);
                     self.last(written, assessment)
                 }
                 Err(cause) => self.fails(written, &cause),
-            },
-            State::Awaited { work, wait } => {
-                let plan = self.under_way(written, *work, done);
-                Plan { requeue_after: plan.requeue_after.into_iter().chain([*wait]).min(), ..plan }
-            }
-            State::Repeated { work, job } => {
-                let mut plan = self.under_way(written, *work, done);
-                plan.deletions.push(Deletion::Job(Box::new(job.identity())));
-                plan
-            }
-            State::Active(work) => self.under_way(written, *work, done),
-            State::Next(work) => self.next(written, *work, done),
+            };
+        }
+        let steps: Result<Vec<Step>, Cause> =
+            progress.states.iter().map(|state| step::of(self, state)).collect();
+        match steps {
+            Ok(steps) => self.goes_on(written, steps, progress.runs.len()),
+            Err(cause) => self.fails(written, &cause),
         }
     }
 
-    /// A Job of this work exists.
-    fn under_way(&self, written: ModelEvaluationStatus, work: Work, done: usize) -> Plan {
-        let obstacle = progress::obstacle(self, work);
-        let holds_gpus = work.side().is_some_and(|side| self.observed.server(side).own().is_some());
-        let left = obstacle.as_ref().filter(|_| holds_gpus);
-        let left = left.map(|obstacle| remaining(self.settings.server_fault, obstacle.since, self.now));
-        if let (Some(None), Some(Obstacle { cause, .. })) = (left, &obstacle) {
-            return self.fails(written, cause);
+    /// The steps of all lanes.
+    fn goes_on(&self, mut written: ModelEvaluationStatus, steps: Vec<Step>, done: usize) -> Plan {
+        if let Some(cause) = refused::held_in_vain(self) {
+            return self.fails(written, &cause);
         }
-        let outlook = match (obstacle, work) {
-            (Some(Obstacle { cause, .. }), _) => Outlook::Held(cause),
-            (None, Work::Ask { .. }) => Outlook::Running(work),
-            (None, Work::Pair) => Outlook::Comparing,
-        };
-        let assessment = conditions::of_outlook(self, outlook, done);
-        let plan = reported(self.observed, self.started(written), assessment, self.now);
-        let children = work.side().and_then(|side| self.server(side)).into_iter().collect();
-        let requeue_after = self.deadline(&plan.status).into_iter().chain(left.flatten()).min();
-        Plan { children, deletions: self.idle(), requeue_after, ..plan }
+        // A lane with a refusal explains the phase.
+        let (stopped, others): (Vec<Step>, Vec<Step>) =
+            steps.into_iter().map(|step| refused::seen(self, step)).partition(|step| step.is_refused);
+        let steps: Vec<Step> = stopped.into_iter().chain(others).collect();
+        if steps.iter().any(|step| step.is_started) {
+            written = status::started(written, self.now);
+        }
+        for (side, server) in steps.iter().filter_map(|step| step.serving.as_ref()) {
+            written = with_model(written, *side, server);
+        }
+        let (mut outlooks, mut children) = (Vec::new(), Vec::new());
+        let (mut deletions, mut waits) = (self.idle(), Vec::new());
+        if steps.iter().any(|step| step.needs_claim) && claim::is_missing(self.valid, self.observed) {
+            children.extend(claim::claim(self.valid).map(|claim| Child::Claim(Box::new(claim))));
+        }
+        for step in steps {
+            outlooks.push(step.outlook);
+            children.extend(step.children);
+            deletions.extend(step.repeated.map(|job| Deletion::Job(Box::new(job))));
+            deletions.extend(step.given_back.and_then(|side| superfluous(self.observed, side)));
+            waits.extend(step.wait);
+        }
+        let assessment = conditions::of_outlooks(self, &outlooks, done);
+        let plan = reported(self.observed, written, assessment, self.now);
+        let requeue_after = waits.into_iter().chain(self.deadline(&plan.status)).min();
+        self.with_check(Plan { children, deletions, requeue_after, ..plan })
     }
 
-    /// The temporary server, as it should be. One that was deleted by hand is created again.
-    fn server(&self, side: Side) -> Option<Child> {
-        let rendered = server::wanted(self, side).ok().flatten();
-        rendered.map(|rendered| Child::Server(Box::new(rendered)))
-    }
-
-    /// The Job of this work has to be created, after what it needs.
-    fn next(&self, written: ModelEvaluationStatus, work: Work, done: usize) -> Plan {
-        let report = |written, outlook| {
-            let assessment = conditions::of_outlook(self, outlook, done);
-            let plan = reported(self.observed, written, assessment, self.now);
-            let requeue_after = self.deadline(&plan.status);
-            Plan { deletions: self.idle(), requeue_after, ..plan }
+    /// The store of the answers is tried beside the runs.
+    fn with_check(&self, mut plan: Plan) -> Plan {
+        let checking = upload::checking(self.valid, self.observed, self.settings, self.now);
+        // A paused evaluation gets no Job that could be promised.
+        let checking = checking.filter(|_| !self.valid.evaluation.spec.pods.paused);
+        let Some(Uploading { verdict, artifacts: _, checked_store, create, delete, requeue_after }) =
+            checking
+        else {
+            return plan;
         };
-        // Neither side begins before both models are there.
-        for side in Side::ALL {
-            if let Err(cause) = self.sides.of(side) {
-                return report(written, Outlook::Waiting(cause.clone()));
-            }
-        }
-        if let Some(cause) = claim::fault(self.valid, self.observed) {
-            return report(written, Outlook::Waiting(cause));
-        }
-        if let Some(cause) = progress::earlier_runner(self) {
-            return report(written, Outlook::Waiting(cause));
-        }
-        let claim = claim::claim(self.valid).filter(|_| claim::is_missing(self.valid, self.observed));
-        let claim = claim.map(|claim| Child::Claim(Box::new(claim)));
-        let Some(side) = work.side() else {
-            let job = Child::Job(Box::new(job::pairing(self)));
-            let plan = report(self.started(written), Outlook::Comparing);
-            return Plan { children: claim.into_iter().chain([job]).collect(), ..plan };
-        };
-        match server::readiness(self, side) {
-            Readiness::Ready(server) => {
-                let written = self.with_model(self.started(written), side, &server);
-                if let Some(cause) = self.changed(side, &server) {
-                    return self.fails(written, &cause);
-                }
-                let job = Child::Job(Box::new(job::asking(self, work, &server)));
-                let plan = report(written, Outlook::Running(work));
-                Plan { children: claim.into_iter().chain(self.server(side)).chain([job]).collect(), ..plan }
-            }
-            Readiness::Waits { cause, wait } => {
-                let plan = report(self.started(written), Outlook::Preparing(cause));
-                let children = claim.into_iter().chain(self.server(side)).collect();
-                Plan { children, requeue_after: plan.requeue_after.into_iter().chain(wait).min(), ..plan }
-            }
-            Readiness::Unavailable(cause) => report(written, Outlook::Waiting(cause)),
-            Readiness::Failed(cause) => self.fails(written, &cause),
-        }
+        let refused = self.refused.filter(|refused| refused.is_of_check && create.is_some());
+        let refused =
+            refused.and_then(|refused| upload::refused(self.observed, refused.cause.clone(), Stage::Check));
+        let verdict = refused.unwrap_or(verdict);
+        plan.check = create.map(Box::new);
+        plan.status.checked_store = checked_store.or(plan.status.checked_store);
+        plan.deletions.extend(delete.map(|job| Deletion::Job(Box::new(job))));
+        plan.events.extend(upload::note(self.observed, &verdict));
+        plan.status = status::with_verdict(plan.status, verdict, self.observed, self.now);
+        Plan { requeue_after: plan.requeue_after.into_iter().chain(requeue_after).min(), ..plan }
     }
 
     /// Temporary servers that no open run needs, and Jobs of finished runs whose pods go on. In such a pod an injected container
     /// keeps the claim on its node.
     fn idle(&self) -> Vec<Deletion> {
         let known = self.observed.status_runs();
-        let works = work::all(self.valid).into_iter().filter(|work| progress::is_known(self, known, *work));
-        let jobs = works.filter_map(|work| self.observed.jobs.get(&self.job_name(work)));
-        let jobs = jobs.filter(|job| job.end.is_none() && !job.is_being_deleted());
+        let lanes = work::lanes(self.valid);
+        let done = lanes.iter().flatten().filter(|work| progress::is_known(self, known, **work));
+        let jobs = done.filter_map(|work| self.observed.jobs.get(&self.job_name(*work)));
+        let jobs = jobs.filter(|job| job.is_active());
         let jobs = jobs.map(|job| Deletion::Job(Box::new(job.identity())));
-        let mut open =
-            work::all(self.valid).into_iter().filter(|work| !progress::is_known(self, known, *work));
-        let needed = open.next().and_then(Work::side);
-        let idle = Side::ALL.into_iter().filter(|side| Some(*side) != needed);
+        let needed = self.needed();
+        let idle = Side::ALL.into_iter().filter(|side| !needed.contains(side));
         jobs.chain(idle.filter_map(|side| superfluous(self.observed, side))).collect()
+    }
+
+    /// The sides of the next runs that the status does not have.
+    fn needed(&self) -> Vec<Side> {
+        let known = self.observed.status_runs();
+        let next =
+            |lane: &Vec<Work>| lane.iter().find(|work| !progress::is_known(self, known, **work))?.side();
+        work::lanes(self.valid).iter().filter_map(next).collect()
     }
 
     fn fails(&self, written: ModelEvaluationStatus, cause: &Cause) -> Plan {
@@ -354,7 +363,7 @@ impl Scene<'_> {
         let is_end = matches!(plan.status.phase, Some(Phase::Succeeded | Phase::Failed));
         if is_end {
             let done = self.observed.status_runs().len();
-            let assessment = conditions::of_outlook(self, Outlook::Paused, done);
+            let assessment = conditions::of_outlooks(self, &[Outlook::Paused], done);
             return reported(self.observed, status::base(self.observed), assessment, self.now);
         }
         let status = ModelEvaluationStatus {
@@ -374,47 +383,16 @@ impl Scene<'_> {
         }
     }
 
-    fn started(&self, status: ModelEvaluationStatus) -> ModelEvaluationStatus {
-        status::started(status, self.now)
-    }
-
-    /// With the files of the model that a server has loaded.
-    fn with_model(
-        &self,
-        mut status: ModelEvaluationStatus,
-        side: Side,
-        server: &server::Serving,
-    ) -> ModelEvaluationStatus {
-        if let Some(resolved) = status.resolved.as_mut() {
-            sides::note_model(resolved, side, server);
-        }
-        status
-    }
-
-    /// Why the answers of this server would be those of another model.
-    fn changed(&self, side: Side, server: &server::Serving) -> Option<Cause> {
-        let known = self.sides.of(side).ok()?.digest.as_ref()?;
-        let found = server.digest.as_ref()?;
-        (known != found).then(|| Cause {
-            reason: api::reasons::MODEL_CHANGED,
-            message: format!(
-                "{} serves {found}, and the first runs were answered by {known}; create the evaluation again, and do not \
-                 change a model while it is evaluated",
-                server.name
-            ),
-        })
-    }
-
     /// `written`: the status that is planned, which may have the start for the first time.
     fn deadline(&self, written: &ModelEvaluationStatus) -> Option<Duration> {
         let (since, whole) = self.clock(written)?;
         remaining(whole, since, self.now)
     }
 
-    /// Why there is no time left; a comparison that is there already counts.
-    fn overdue(&self, state: &State) -> Option<Cause> {
+    /// Why there is no time left; a comparison or a failure that is there already counts.
+    fn overdue(&self, states: &[State]) -> Option<Cause> {
         let (since, whole) = self.clock(self.observed.evaluation.status.as_ref()?)?;
-        if matches!(state, State::Compared(_) | State::Failed(_))
+        if states.iter().any(|state| matches!(state, State::Compared(_) | State::Failed(_)))
             || remaining(whole, since, self.now).is_some()
         {
             return None;
@@ -437,4 +415,16 @@ impl Scene<'_> {
     pub(crate) fn job_name(&self, work: Work) -> String {
         work.job_name(&self.valid.name)
     }
+}
+
+/// With the files of the model that a server has loaded.
+fn with_model(
+    mut status: ModelEvaluationStatus,
+    side: Side,
+    server: &server::Serving,
+) -> ModelEvaluationStatus {
+    if let Some(resolved) = status.resolved.as_mut() {
+        sides::note_model(resolved, side, server);
+    }
+    status
 }

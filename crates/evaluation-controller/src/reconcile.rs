@@ -14,7 +14,7 @@ use crate::{
     Context,
     apply::apply,
     observe::{Observed, observe},
-    plan::{Plan, plan, refused},
+    plan::{Plan, plan, refused::refused},
 };
 
 /// No plan rests on what a cache may not know yet. A child that is there already is found by its creation. Each deletion
@@ -48,7 +48,7 @@ impl Reconciler for Context {
         apply(self, evaluation, plan, now).await
     }
 
-    fn refused(&self, refusal: &Refusal, _: Plan, observed: &Observed, now: Timestamp) -> Plan {
-        refused(refusal, observed, &self.settings, now)
+    fn refused(&self, refusal: &Refusal, plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
+        refused(refusal, &plan, observed, &self.settings, now)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Settings,
-    objects::inference::InferenceView,
+    inference::InferenceView,
     observe::{Observed, Sighting},
 };
 
@@ -37,6 +37,7 @@ pub(crate) fn evaluation(fields: &Value) -> ModelEvaluation {
 pub(crate) fn settings() -> Settings {
     Settings {
         runner_image: "eval-runner:1".to_owned(),
+        transfer_image: "model-transfer:1".to_owned(),
         evalscope_image: Some("evalscope:1".to_owned()),
         lm_eval_image: None,
         library: None,

@@ -7,11 +7,13 @@ use api::{
         evaluation::{ENDPOINT, Harness, ModelEvaluation, RUNNING_SERVER, TestSet},
         source::{Hub, InvalidSource, ModelSource},
     },
+    pods::Resources,
     reasons,
 };
 use comparison::{Budget, Confidence, Minimum, Rules};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::OwnerReference};
 use kube::Resource;
+use text::quantity::is_less;
 use workload::digest::digest;
 
 use crate::{Settings, names::Side};
@@ -97,7 +99,7 @@ impl Invalid {
         Self::new(reasons::INVALID_SPEC, message)
     }
 
-    fn of_field(field: &str, why: impl std::fmt::Display) -> Self {
+    pub(crate) fn of_field(field: &str, why: impl std::fmt::Display) -> Self {
         Self::new(reasons::INVALID_SPEC, format!("{field}: {why}"))
     }
 }
@@ -142,6 +144,14 @@ pub(crate) fn validate(
         let why =
             "this is the service account of the controller; create the evaluation again with another one";
         return Err(Invalid::of_field("spec.serviceAccountName", why));
+    }
+    let amounts = [
+        ("spec.resources", &spec.resources),
+        ("spec.server.resources", &spec.server.resources),
+        ("spec.helperResources", &spec.pods.helper_resources),
+    ];
+    for (field, resources) in amounts.into_iter().filter(|_| !has_begun) {
+        requests_are_within_limits(field, resources.as_ref())?;
     }
     if spec.allow_online && !settings.allow_online && !has_begun {
         let message = "spec.allowOnline: the controller does not allow test sets from hubs; start it with --allow-online, or set \
@@ -217,6 +227,19 @@ fn model(text: &str, field: &str, settings: &Settings, has_begun: bool) -> Resul
     }
     let source = source(text, settings.library.as_ref()).map_err(|why| Invalid::of_field(field, why))?;
     Ok(Model::Source(source))
+}
+
+/// The API server would refuse the pods, after the server has taken its GPUs.
+fn requests_are_within_limits(field: &str, resources: Option<&Resources>) -> Result<(), Invalid> {
+    let Some(Resources { requests, limits }) = resources else { return Ok(()) };
+    let above = requests.iter().find_map(|(name, Quantity(request))| {
+        let Quantity(limit) = limits.get(name)?;
+        is_less(limit, request).then_some((name, request, limit))
+    });
+    let Some((name, request, limit)) = above else { return Ok(()) };
+    let why =
+        format!("{request} is above the limit {limit}; create the evaluation again with at most {limit}");
+    Err(Invalid::of_field(&format!("{field}.requests[{name}]"), why))
 }
 
 /// Scheme, host and port.
@@ -368,6 +391,27 @@ mod tests {
             assert_eq!(refused.reason, reasons::ENDPOINT_NOT_ALLOWED, "{url}");
             assert!(refused.message.contains("--allowed-endpoints"), "{}", refused.message);
         }
+    }
+
+    #[test]
+    fn a_request_above_its_limit_is_refused_with_its_field() {
+        let amounts =
+            |request: &str| json!({"requests": {"cpu": "1", "memory": request}, "limits": {"memory": "1Gi"}});
+        for (field, fields) in [
+            ("spec.resources", json!({"resources": amounts("1025Mi")})),
+            ("spec.server.resources", json!({"server": {"resources": amounts("1025Mi")}})),
+            ("spec.helperResources", json!({"helperResources": amounts("1025Mi")})),
+        ] {
+            let refused = valid(&fields, &settings()).unwrap_err();
+            assert_eq!(refused.reason, reasons::INVALID_SPEC);
+            let begin = format!("{field}.requests[memory]: 1025Mi is above the limit 1Gi");
+            assert!(refused.message.starts_with(&begin), "{}", refused.message);
+        }
+        assert!(valid(&json!({"resources": amounts("1024Mi")}), &settings()).is_ok());
+        // An upgrade ends no run.
+        let mut begun = evaluation(&json!({"server": {"resources": amounts("2Gi")}}));
+        begun.status = Some(serde_json::from_value(json!({"startTime": "2026-01-01T12:00:00Z"})).unwrap());
+        assert!(validate(&Arc::new(begun), &settings()).is_ok());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Controller of AIInference: creates a Deployment, a Service, a ConfigMap and a PodDisruptionBudget, and reports
-//! status.
+//! status. With a canary it does so for two versions, and shares the requests between them by routes of the Gateway API.
 //!
 //! ```text
 //!  AIInference ──┐                                       ┌─▶ deletions of pods on lost nodes or with lost GPUs
@@ -27,12 +27,13 @@
 //!
 //! - `engine.rs`: the table of what vLLM, Triton and TGI need.
 //! - `versions.rs`: the version of the candidate, from the spec.
-//! - `gateway_api.rs`: the kinds of the Gateway API; `gateway_api/http_route.rs`, `gateway_api/grpc_route.rs` and
-//!   `gateway_api/inference_pool.rs`.
+//! - `objects/gateway_api.rs`: the kinds of the Gateway API; below it `http_route.rs`, `grpc_route.rs` and
+//!   `inference_pool.rs`. `objects/evaluation.rs`: the ModelEvaluation that a canary asks for.
 //! - `looks.rs`: reads the engines of both versions of a canary.
 //! - `agents.rs`: errors of GPUs, as metrics agents report them.
 //! - `names.rs`: names of children and containers.
-//! - `validate/flags.rs`: refuses arguments that set flags of the controller.
+//! - `validate/source.rs`: where the model comes from. `validate/flags.rs`: refuses arguments that set flags of the
+//!   controller.
 //!
 //! Files of `plan`:
 //!
@@ -100,8 +101,11 @@ use workload::{
 
 use crate::{
     agents::Agents,
-    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::{Looks, look},
+    objects::{
+        evaluation::{EvaluationView, evaluation_key},
+        gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
+    },
     observe::{
         claim_key, grpc_of, keys_by_instance, keys_of_event, keys_on_lost, pool_of, reason_of_pod,
         reason_of_replica_set, route_key, track_crashes, track_losses,
@@ -113,10 +117,10 @@ use crate::{
 mod agents;
 mod apply;
 mod engine;
-mod gateway_api;
 mod looks;
 mod metrics;
 mod names;
+mod objects;
 mod observe;
 mod plan;
 mod reconcile;
@@ -218,6 +222,8 @@ pub(crate) struct Context {
     pub(crate) pools: Children<Child<InferencePool>, InferencePool>,
     /// Those of others, for `spec.routeRef`. All of them, where the cluster has the kind: which one is needed may change.
     pub(crate) foreign_routes: Children<HttpRoute, HttpRoute>,
+    /// For `canary.evaluationName`. Empty while the cluster does not serve the kind.
+    pub(crate) evaluations: Cache<EvaluationView>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Pods of every owner, because all use resources of their nodes.
     pub(crate) pods: Children<PodView, Pod>,
@@ -282,6 +288,8 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
     let referring = inferences.clone();
     let any_has_reference =
         move || referring.all().iter().any(|inference| inference.spec.route_ref.is_some());
+    let gated = inferences.clone();
+    let any_is_gated = move || gated.all().iter().any(|inference| evaluation_key(inference).is_some());
     let foreign = format!("{}!={NAME}", labels::MANAGED_BY);
     let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
     Context {
@@ -303,6 +311,7 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
             Some(&foreign),
             any_has_reference,
         )),
+        evaluations: process.watch_if_allowed_and_wanted("ModelEvaluation", any_is_gated),
         replica_sets: process.watch_labelled("ReplicaSet", &managed),
         crashes: track_crashes(&pods),
         agents: Agents::new(process, &args.agents, &pods),
@@ -345,6 +354,7 @@ fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
     let readers = Referrers::of(&ctx.inferences, claim_key);
     let of_candidates = Referrers::of(&ctx.inferences, |inference| claim_key(&candidate(inference)?));
     let of_routes = Referrers::of(&ctx.inferences, route_key);
+    let of_evaluations = Referrers::of(&ctx.inferences, evaluation_key);
     let mut controller = process
         .controller(&ctx.inferences)
         .owns(&ctx.config_maps)
@@ -355,6 +365,7 @@ fn related(process: &Process, ctx: &Context) -> Controller<AIInference> {
         .owns(&ctx.grpc_routes)
         .owns(&ctx.pools)
         .maps(&ctx.foreign_routes, move |route| of_routes.keys(route))
+        .maps(&ctx.evaluations, move |evaluation| of_evaluations.keys(evaluation))
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.failed_pods, keys_by_instance)

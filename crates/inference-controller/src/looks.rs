@@ -100,6 +100,8 @@ pub(crate) struct Look {
     /// Of the candidate's engines. `None`: one of its pods was not read, or it has none.
     pub(crate) requests: Option<Requests>,
     pub(crate) metrics: BTreeMap<MetricName, Found>,
+    /// Of both versions since the last look that had them. `None`: a pod did not say, or its engine does not count them.
+    pub(crate) tokens: Option<Tracks<u64>>,
     /// The first pod that said nothing, and why.
     pub(crate) fault: Option<String>,
 }
@@ -136,12 +138,19 @@ pub(crate) struct Looks {
     bodies: Bodies,
 }
 
+/// The last counters of a step.
+#[derive(Debug, Default)]
+struct Counting {
+    of_metrics: BTreeMap<MetricName, Counters>,
+    of_tokens: Counters,
+}
+
 #[derive(Debug, Default)]
 struct Kept {
     asked: Option<Ask>,
     is_under_way: bool,
     step_since: i64,
-    counters: BTreeMap<MetricName, Counters>,
+    counters: Counting,
     looks: Vec<Look>,
     /// When the engines started that were Ready, by uid of the pod.
     pods: BTreeMap<String, i64>,
@@ -205,7 +214,7 @@ impl Looks {
         let mut objects = self.objects();
         let Some(kept) = objects.get_mut(uid) else { return };
         if kept.step_since != ask.step_since {
-            (kept.counters, kept.looks, kept.step_since) = (BTreeMap::new(), Vec::new(), ask.step_since);
+            (kept.counters, kept.looks, kept.step_since) = (Counting::default(), Vec::new(), ask.step_since);
             kept.pods.clear();
         }
         kept.pods
@@ -294,12 +303,7 @@ async fn read_pod(ask: &Ask, pod: &PodToRead, namespace: &str, bodies: &Bodies) 
 }
 
 /// Pure, but for the counters.
-fn counted(
-    ask: &Ask,
-    read: &[(usize, Result<Outcomes, String>)],
-    counters: &mut BTreeMap<MetricName, Counters>,
-    at: i64,
-) -> Look {
+fn counted(ask: &Ask, read: &[(usize, Result<Outcomes, String>)], counters: &mut Counting, at: i64) -> Look {
     let found: BTreeMap<usize, &Result<Outcomes, String>> =
         read.iter().map(|(index, outcome)| (*index, outcome)).collect();
     let pods: Vec<(&PodToRead, Option<&Outcomes>)> = (ask.pods.iter().enumerate())
@@ -317,7 +321,7 @@ fn counted(
         let pods = ask.pods.iter().filter(|pod| pod.is_ready && pod.is_candidate == is_candidate).count();
         u32::try_from(pods).unwrap_or(u32::MAX)
     };
-    counters.retain(|name, _| ask.metrics.iter().any(|metric| metric.name == *name));
+    counters.of_metrics.retain(|name, _| ask.metrics.iter().any(|metric| metric.name == *name));
     let metrics = ask.metrics.iter().map(|metric| {
         let found = match bound_of(metric, &pods) {
             Ok(bound) => {
@@ -327,7 +331,7 @@ fn counted(
                 if let Some((_, (pod, Some(_)))) = uncounted {
                     fault.get_or_insert_with(|| lacking(pod, metric.name));
                 }
-                let counters = counters.entry(metric.name).or_default();
+                let counters = counters.of_metrics.entry(metric.name).or_default();
                 let advanced = counters.advance(&scrapes, ask.counted_until, bound);
                 match advanced {
                     Ok(flows) => Found::Counted { flows, bound },
@@ -347,7 +351,7 @@ fn counted(
                         }
                         // After three of them, what is known is too old.
                         let missing = Scrape { may_be_silent: false, ..scrape(pod, None, metric.name, None) };
-                        let counters = counters.entry(metric.name).or_default();
+                        let counters = counters.of_metrics.entry(metric.name).or_default();
                         let _is_gap = counters.advance(&[missing], ask.counted_until, metric.known).is_err();
                         Found::Incomplete
                     }
@@ -367,6 +371,7 @@ fn counted(
         ended: at,
         ready_pods: Tracks { stable: of_track(false), candidate: of_track(true) },
         requests: requests(&pods),
+        tokens: tokens(&pods, &mut counters.of_tokens, ask.counted_until),
         metrics: metrics.collect(),
         fault,
     }
@@ -381,6 +386,22 @@ fn requests(pods: &[(&PodToRead, Option<&Outcomes>)]) -> Option<Requests> {
         requests.ended = requests.ended.saturating_add(*ended);
     }
     (!requests.pods.is_empty()).then_some(requests)
+}
+
+/// Counted as ended requests are.
+fn tokens(
+    pods: &[(&PodToRead, Option<&Outcomes>)],
+    counters: &mut Counters,
+    since: i64,
+) -> Option<Tracks<u64>> {
+    let numbers = |outcomes: &Outcomes| {
+        let ended = Counts::new(outcomes.tokens?.min(MOST_REQUESTS), 0).ok()?;
+        Some(Numbers { ended, in_flight: 0 })
+    };
+    let scrapes: Vec<Scrape> =
+        pods.iter().map(|(pod, outcomes)| scrape_of(pod, outcomes.and_then(numbers))).collect();
+    let Tracks { stable, candidate } = counters.advance(&scrapes, since, None).ok()?;
+    Some(Tracks { stable: stable.ended.requests(), candidate: candidate.ended.requests() })
 }
 
 /// Another version of the engine, or one with its counters off.
@@ -448,11 +469,15 @@ fn bound_of(
 }
 
 fn scrape(pod: &PodToRead, outcomes: Option<&Outcomes>, metric: MetricName, bound: Option<Bound>) -> Scrape {
+    scrape_of(pod, outcomes.and_then(|outcomes| numbers(outcomes, metric, bound)))
+}
+
+fn scrape_of(pod: &PodToRead, numbers: Option<Numbers>) -> Scrape {
     Scrape {
         pod: pod.uid.clone(),
         track: if pod.is_candidate { Track::Candidate } else { Track::Stable },
         started: pod.started,
-        numbers: outcomes.and_then(|outcomes| numbers(outcomes, metric, bound)),
+        numbers,
         may_be_silent: !pod.is_ready,
     }
 }

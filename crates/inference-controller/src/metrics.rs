@@ -37,6 +37,7 @@ const CANARY_PHASES: ObjectCounts<AIInference, Option<CanaryPhase>> = ObjectCoun
     help: "Canaries of AIInferences by phase",
     label: "phase",
     values: &[
+        (Some(CanaryPhase::AwaitingEvaluation), "awaiting-evaluation"),
         (Some(CanaryPhase::Starting), "starting"),
         (Some(CanaryPhase::Dark), "dark"),
         (Some(CanaryPhase::Analysing), "analysing"),
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(canary_phase_of(&inference), None);
         for phase in ["Starting", "Dark", "Analysing", "AwaitingApproval", "Held", "Promoting", "Promoted"]
             .into_iter()
-            .chain(["RollingBack", "RolledBack", "Aborted"])
+            .chain(["RollingBack", "RolledBack", "Aborted", "AwaitingEvaluation"])
         {
             let status = serde_json::json!({"canary": {"phase": phase}});
             inference.status = Some(serde_json::from_value(status).unwrap());

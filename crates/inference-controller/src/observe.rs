@@ -41,9 +41,12 @@ use workload::{
 
 use crate::{
     Context,
-    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::Looking,
     names::{self, Track},
+    objects::{
+        evaluation::{EvaluationView, evaluation_key},
+        gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
+    },
     versions::candidate,
 };
 
@@ -80,6 +83,10 @@ pub(crate) struct Observed {
     pub(crate) grpc_route: Option<GrpcRoute>,
     /// That of `spec.routeRef`.
     pub(crate) referred: Option<HttpRoute>,
+    /// That of `spec.canary.evaluationName`.
+    pub(crate) evaluation: Option<Arc<EvaluationView>>,
+    /// The cluster does not serve ModelEvaluations.
+    pub(crate) has_no_evaluations: bool,
     /// The cluster does not serve HTTPRoutes.
     pub(crate) has_no_routes: bool,
     /// The cluster does not serve GRPCRoutes.
@@ -135,6 +142,10 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     if let Some(key) = route_key(&inference) {
         observed.referred = ctx.foreign_routes.get(&key).map(|kept| HttpRoute::clone(&kept));
         observed.has_no_routes = ctx.foreign_routes.is_absent();
+    }
+    if let Some(key) = evaluation_key(&inference) {
+        observed.evaluation = ctx.evaluations.get(&key);
+        observed.has_no_evaluations = ctx.evaluations.is_absent();
     }
     observed.apart = ctx.apart.of(uid);
     observed.looking = looking(ctx, &inference, uid);
@@ -230,6 +241,8 @@ fn observe_track(ctx: &Context, inference: Arc<AIInference>, track: Track, now: 
         route: None,
         grpc_route: None,
         referred: None,
+        evaluation: None,
+        has_no_evaluations: false,
         has_no_routes: false,
         has_no_grpc_routes: false,
         has_no_pools: false,

@@ -15,8 +15,8 @@ use serde::Serialize;
 use workload::faults::{crashes::Log, pace::Allowance};
 
 use crate::{
-    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::Ask,
+    objects::gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     observe::{OF_CANDIDATE, Observed},
     validate::{Invalid, ValidInference},
 };
@@ -202,7 +202,9 @@ fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, 
 fn needs_newest(spec: &Result<ValidInference, Invalid>, observed: &Observed) -> bool {
     // The annotation `refresh` changes the template without a new generation.
     let restores = || spec.as_ref().is_ok_and(|valid| revision::restores_older(valid, observed));
-    !observed.is_newest && (is_behind(observed) || restores())
+    // It may have been started again.
+    let gives_up = traffic::waits_for_gateways(observed);
+    !observed.is_newest && (is_behind(observed) || gives_up || restores())
 }
 
 /// Whether the Deployment was rendered for a newer spec than the cached one. Either this process's watch is late and another

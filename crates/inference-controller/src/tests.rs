@@ -124,6 +124,8 @@ impl Scene {
                 route: None,
                 grpc_route: None,
                 referred: None,
+                evaluation: None,
+                has_no_evaluations: false,
                 has_no_routes: false,
                 has_no_grpc_routes: false,
                 has_no_pools: false,

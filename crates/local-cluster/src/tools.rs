@@ -270,8 +270,8 @@ fn wanted(program: &Program) -> Version {
     Version::in_text(required.unwrap_or_default()).unwrap_or_default()
 }
 
-/// Where built programs are kept.
-fn cache() -> Result<PathBuf> {
+/// Where built and installed programs are kept.
+pub fn cache() -> Result<PathBuf> {
     Ok(home_folder("XDG_CACHE_HOME", ".cache")?.join("ai-controllers/tools"))
 }
 

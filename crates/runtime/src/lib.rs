@@ -9,8 +9,8 @@
 //!  every HTTP call: deadline on headers and body, leader guard on writes, no hidden retries
 //! ```
 //!
-//! A controller names its kinds, their relations and one function. ARCHITECTURE.md says why kube's own watcher,
-//! reflector and `Controller` are not used. Writes use server-side apply, and POST for what is made once.
+//! A controller names its kinds, their relations and one function. `tests/promises/kube_runtime.rs` says why kube's own
+//! watcher, reflector and `Controller` are not used. Writes use server-side apply, and POST for what is made once.
 //!
 //! **Invariant:** it knows no kind of this project.
 //!
@@ -30,7 +30,7 @@
 //!   - `watch/watched.rs`: what a cache can hold, and whether a new version differs in what a decision reads.
 //! - `key.rs`: the name of an object in caches, queues and logs.
 //! - `controller.rs`: turns changes into keys, and runs the workers.
-//! - `queue.rs`: which object is reconciled next.
+//! - `queue.rs`: which object is reconciled next. `queue/state.rs`: which key is due.
 //! - `polling.rs`: calls a function for each object at its own times, for what no watch delivers.
 //! - `reconcile.rs`: the life of a reconcile, from the object to what is written.
 //! - `client.rs`: a deadline on every call, and a leader guard on every write.

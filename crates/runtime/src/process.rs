@@ -136,6 +136,24 @@ impl Process {
         self.watches.watch_if_wanted(kind, scope, Box::new(wanted))
     }
 
+    /// As `watch_if_served_and_wanted`, and also while this process may not list them: of a right that this release needs for the
+    /// first time, an older role knows nothing.
+    pub fn watch_if_allowed_and_wanted<K>(
+        &mut self,
+        kind: &'static str,
+        wanted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Cache<K>
+    where
+        K: Watched + Send + Sync + 'static,
+    {
+        let (namespace, requirement) = (self.namespace.clone(), Requirement::IfAllowed);
+        self.watches.watch_if_wanted(
+            kind,
+            Scope { namespace, requirement, ..Scope::default() },
+            Box::new(wanted),
+        )
+    }
+
     /// Those with these labels in one namespace, whichever `--namespace` says. While this process may not list them there are
     /// none, and the process is healthy: who installs what it finds there grants the right as well.
     pub fn watch_in_namespace_if_allowed<K>(

@@ -48,6 +48,15 @@ pub fn cut(mut text: String, longest: usize) -> String {
     text
 }
 
+/// At most `longest` bytes of the end of a text, from the begin of a line if there is one.
+pub fn end(text: String, longest: usize) -> String {
+    if text.len() <= longest {
+        return text;
+    }
+    let rest = &text[text.ceil_char_boundary(text.len() - longest)..];
+    rest.split_once('\n').map_or(rest, |(_, lines)| lines).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +65,13 @@ mod tests {
     fn control_sequences_and_invisible_characters_are_removed() {
         assert_eq!(printable("a\u{1b}[31mred\u{1b}[0m\nb\u{202e}c\u{200b}"), "ared bc");
         assert_eq!(cut("aé".to_owned(), 2), "a");
+    }
+
+    #[test]
+    fn the_end_of_a_text_begins_with_a_line() {
+        let of = |text: &str, longest| end(text.to_owned(), longest);
+        assert_eq!(of("one\ntwo\nthree", 20), "one\ntwo\nthree");
+        assert_eq!(of("one\ntwo\nthree", 8), "three");
+        assert_eq!(of("aéb", 2), "b", "a line that is too long itself");
     }
 }

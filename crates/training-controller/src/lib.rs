@@ -26,7 +26,7 @@
 //! - `names.rs`: names of children.
 //! - `objects.rs`: single objects.
 //! - `objects/training_job.rs`, `objects/pod.rs`: what a TrainingJob and its pods say by themselves.
-//! - `objects/job_view.rs`, `objects/volume_snapshot.rs`: views of Jobs and VolumeSnapshots.
+//! - `objects/volume_snapshot.rs`: view of VolumeSnapshots.
 //! - `observe/dependencies.rs`: what a job reads of others, and which others need it.
 //! - `observe/claims.rs`: its claims, and who else uses them.
 //! - `observe/resume.rs`: the source of a job that goes on from another job.
@@ -106,6 +106,7 @@ use workload::{
     products::Products,
     views::{
         claim::ClaimView,
+        job::JobView,
         node::{NodeLosses, NodeView},
         pod::{PodView, UNFINISHED},
     },
@@ -113,7 +114,7 @@ use workload::{
 
 use crate::{
     agents::Agents,
-    objects::{job_view::JobView, training_job::needs_snapshot, volume_snapshot::VolumeSnapshot},
+    objects::{training_job::needs_snapshot, volume_snapshot::VolumeSnapshot},
     observe::track_losses,
     plan::Defaults,
     progress::Progress,

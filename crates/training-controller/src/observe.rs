@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use runtime::{key::Key, reconcile::Confirmation};
 use workload::{
     faults::{event::SetupFailure, gpu::NodeCapacity, stranded::Nodes},
-    views::{claim::ClaimView, pod::PodView},
+    views::{claim::ClaimView, job::JobView, pod::PodView},
 };
 
 use crate::{
@@ -18,8 +18,6 @@ use crate::{
     agents::Utilization,
     names,
     objects::{
-        job_view::JobView,
-        pod::is_pod_of,
         training_job::{has_ended, is_being_deleted},
         volume_snapshot::VolumeSnapshot,
     },
@@ -108,7 +106,7 @@ impl Observed {
 
     /// Pods of this very Job, and not of an earlier one of its name.
     pub(crate) fn pods_of(&self, job: &JobView) -> Vec<&PodView> {
-        self.pods.iter().map(AsRef::as_ref).filter(|pod| is_pod_of(pod, job)).collect()
+        self.pods.iter().map(AsRef::as_ref).filter(|pod| job.has_pod(pod)).collect()
     }
 
     /// Whether the API server was asked, and has no newer pods.

@@ -16,12 +16,11 @@ use serde::Serialize;
 use workload::{
     faults::unplaced::unplaced,
     time::{elapsed, remaining},
-    views::pod::PodView,
+    views::{job::JobView, pod::PodView},
 };
 
 use crate::{
     objects::{
-        job_view::JobView,
         pod::{TRAINER, has_stopped},
         training_job::{has_ended, has_finalizer, is_being_deleted, needs_finalizer},
     },

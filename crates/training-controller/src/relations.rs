@@ -13,15 +13,13 @@ use runtime::{
 use workload::{
     faults::event::EventView,
     views::{
+        job::JobView,
         node::NodeView,
         pod::{OfInstance, PodView},
     },
 };
 
-use crate::{
-    Context, NAME, names,
-    objects::{job_view::JobView, volume_snapshot::VolumeSnapshot},
-};
+use crate::{Context, NAME, names, objects::volume_snapshot::VolumeSnapshot};
 
 pub(crate) mod wants;
 

@@ -37,10 +37,10 @@ fn render(mut message: Message, secrets: &Secrets) -> String {
     message.error = message.error.map(|error| text::cut(secrets.removed(&error), LONGEST_ERROR));
     message.tail = message.tail.map(|tail| {
         let lines: Vec<String> = tail.lines().map(|line| secrets.removed(line)).collect();
-        end(lines.join("\n"), LONGEST_TAIL)
+        text::end(lines.join("\n"), LONGEST_TAIL)
     });
     let steps: [fn(&mut Message); 5] = [
-        |message| message.tail = message.tail.take().map(|tail| end(tail, LONGEST_TAIL / 4)),
+        |message| message.tail = message.tail.take().map(|tail| text::end(tail, LONGEST_TAIL / 4)),
         |message| message.tail = None,
         |message| message.error = message.error.take().map(|error| text::cut(error, LONGEST_ERROR / 4)),
         |message| message.checkpoint = None,
@@ -60,15 +60,6 @@ fn render(mut message: Message, secrets: &Secrets) -> String {
 /// A `Message` has no field that cannot be written.
 fn json(message: &Message) -> String {
     serde_json::to_string(message).unwrap_or_default()
-}
-
-/// At most `longest` bytes of the end of a text, from the begin of a line if there is one.
-fn end(text: String, longest: usize) -> String {
-    if text.len() <= longest {
-        return text;
-    }
-    let rest = &text[text.ceil_char_boundary(text.len() - longest)..];
-    rest.split_once('\n').map_or(rest, |(_, lines)| lines).to_owned()
 }
 
 #[cfg(test)]

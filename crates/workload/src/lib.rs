@@ -1,7 +1,7 @@
 //! Views, faults and templates of pods, nodes, claims and GPUs, for all controllers.
 //!
-//! The crate uses Kubernetes' own kinds and the field types that this project's kinds share (`api::pods`), but none of
-//! those kinds. Controllers own conditions, retries and writes.
+//! The crate uses Kubernetes' own kinds and the field types that this project's kinds share (`api::pods`, and `Upload` with its
+//! `Artifact`), but none of those kinds. Controllers own conditions, retries and writes.
 //!
 //! **Invariant:** no async, no client, no cache of objects, no clock, no environment. Everything is pure except six
 //! bounded records in memory: `NodeLosses`, `GpuFaults`, `Pace`, `Migrations`, `FactTimes` and `Crashes`. Controllers own
@@ -12,6 +12,7 @@
 //! - `faults.rs`: what is wrong with pods, and what follows from it.
 //! - `templates.rs`: templates of pods, and what Deployments record of them.
 //! - `products.rs`: short names of GPU products, and the node labels that they select.
+//! - `uploads.rs`: uploads of results: the container, and what its pods say.
 //! - `reporting.rs`: how soon a status is written that differs only in details.
 //! - `name.rs`: names of children.
 //! - `digest.rs`: truncated SHA-256.
@@ -28,6 +29,7 @@ pub mod products;
 pub mod reporting;
 pub mod templates;
 pub mod time;
+pub mod uploads;
 pub mod views;
 
 /// The present fault, if any, and when to check again even if no object changes.

@@ -112,6 +112,46 @@ async fn there_are_test_sets_with_names_and_files() {
 }
 
 #[tokio::test]
+async fn answers_are_uploaded_to_a_bucket() {
+    let output = |fields: Value| {
+        let mut output = json!({"uri": "s3://evaluations/chat"});
+        output.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({"output": output})
+    };
+    let mut cases = vec![
+        case(
+            "output.uri",
+            "must be s3://bucket or s3://bucket/prefix",
+            output(json!({"uri": "https://evaluations"})),
+            output(json!({"claimName": "mine"})),
+        ),
+        case(
+            "output.uri",
+            "must be s3://bucket or s3://bucket/prefix",
+            output(json!({"uri": "s3://"})),
+            output(json!({"uri": "s3://evaluations"})),
+        ),
+        case(
+            "output.secretName",
+            "must be",
+            output(json!({"secretName": "My Secret"})),
+            output(json!({"secretName": "my-secret", "size": "2Gi"})),
+        ),
+    ];
+    let of_a_store = [
+        ("output.endpoint", json!({"endpoint": "https://minio:9000"})),
+        ("output.region", json!({"region": "eu-central-1"})),
+        ("output.secretName", json!({"secretName": "store"})),
+        ("output.addressing", json!({"addressing": "Path"})),
+        ("output.caSecretName", json!({"caSecretName": "store-ca"})),
+    ];
+    for (field, fields) in of_a_store {
+        cases.push(case(field, "must not be set without uri", json!({"output": fields}), output(fields)));
+    }
+    check::<ModelEvaluation>(base(), cases).await;
+}
+
+#[tokio::test]
 async fn numbers_that_decide_the_verdict_are_decimal_strings_in_their_range() {
     let budget = |text: &str| json!({"regressionBudgetPoints": text});
     let confidence = |text: &str| json!({"confidence": text});
@@ -235,5 +275,51 @@ async fn another_question_is_another_evaluation() {
     }
     for spec in [json!({"suspend": true}), json!({"paused": true}), json!({"ttlSecondsAfterFinished": 0})] {
         change(spec).await.unwrap();
+    }
+    for output in [json!({"claimName": "mine"}), json!({"size": "2Gi"}), json!({"storageClassName": "fast"})]
+    {
+        let refused = change(json!({"output": output})).await.unwrap_err();
+        assert!(refused.contains("spec.output: ") && refused.contains("must not be added"), "{refused}");
+    }
+    change(json!({"output": {"uri": "s3://evaluations/one"}})).await.unwrap();
+}
+
+/// A wrong address is found while the questions are asked, and they are not asked again for it.
+#[tokio::test]
+async fn the_store_of_the_answers_can_be_changed_and_their_claim_cannot() {
+    let scene = tests::api_server().await;
+    let mut spec = base();
+    spec["output"] = json!({"claimName": "mine", "uri": "s3://evaluations/one"});
+    create::<ModelEvaluation>(&scene, "stored", spec).await;
+    let change = async |output: Value| {
+        let patch = Patch::Merge(json!({"spec": {"output": output}}));
+        let objects = api::<ModelEvaluation>(scene.client(), scene.namespace());
+        objects.patch("stored", &PatchParams::default(), &patch).await.map(drop).map_err(message)
+    };
+    for output in [
+        json!({"uri": "s3://evaluations/two", "endpoint": "https://minio:9000", "region": "eu", "secretName": "store"}),
+        json!({"addressing": "Path", "caSecretName": "ca"}),
+        json!({"addressing": null, "caSecretName": null, "endpoint": null, "region": null, "secretName": null}),
+    ] {
+        change(output).await.unwrap();
+    }
+    for (field, output) in [
+        ("claimName", json!({"claimName": "other"})),
+        ("claimName", json!({"claimName": null})),
+        ("storageClassName", json!({"claimName": null, "storageClassName": "fast"})),
+        ("size", json!({"claimName": null, "size": "2Gi"})),
+    ] {
+        let refused = change(output.clone()).await.expect_err(&format!("{output} was accepted"));
+        let is_named = refused.contains(&format!("spec.output.{field}: "));
+        assert!(is_named && refused.contains("must not be changed after creation"), "{output}: {refused}");
+    }
+    for (output, words) in [
+        (Value::Null, "must not be removed"),
+        (json!({"uri": null}), "must not be removed"),
+        (json!({"uri": "s3://evaluations/../two"}), "empty, '.' or '..' segment"),
+        (json!({"uri": format!("s3://evaluations/{}", "a".repeat(971))}), "987"),
+    ] {
+        let refused = change(output).await.unwrap_err();
+        assert!(refused.contains(words), "{refused}");
     }
 }

@@ -143,7 +143,7 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
             ),
             case(
                 "gateway",
-                "is required by canary.match and canary.mirror, which routeRef cannot have",
+                "is required by canary.match, canary.mirror and canary.pin, which routeRef cannot have",
                 json!({
                     "canary": {"image": "engine:2", "match": [{"header": "x-beta", "value": "1"}]},
                     "routeRef": {"name": "web"},
@@ -165,7 +165,7 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
             ),
             case(
                 "gateway",
-                "is required by canary.match and canary.mirror, which routeRef cannot have",
+                "is required by canary.match, canary.mirror and canary.pin, which routeRef cannot have",
                 json!({"canary": {"image": "engine:2", "mirror": true}, "routeRef": {"name": "web"}}),
                 canary(json!({"mirror": true})),
             ),
@@ -174,6 +174,25 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
                 "must not be set together with",
                 canary(json!({"mirror": true, "weightPercent": 10})),
                 canary(json!({"mirror": false, "weightPercent": 10})),
+            ),
+            case(
+                "canary",
+                "must not have evaluationName with engine triton",
+                json!({"engine": "triton", "canary": {"image": "engine:2", "evaluationName": "nightly"}}),
+                json!({"canary": {"image": "engine:2", "evaluationName": "nightly"}}),
+            ),
+            case(
+                "gateway",
+                "is required by canary.match, canary.mirror and canary.pin, which routeRef cannot have",
+                json!({"canary": {"image": "engine:2", "pin": "Cookie"}, "routeRef": {"name": "web"}}),
+                canary(json!({"pin": "Cookie", "weightPercent": 10})),
+            ),
+            case("canary.pin", "supported values", canary(json!({"pin": "Header"})), canary(json!({"pin": "None"}))),
+            case(
+                "canary.evaluationName",
+                "must be",
+                canary(json!({"evaluationName": "Nightly run"})),
+                canary(json!({"evaluationName": "nightly.run"})),
             ),
             case(
                 "canary.promotion",
@@ -223,7 +242,7 @@ async fn a_canary_differs_from_stable_and_its_steps_rise() {
     assert_eq!(
         stored.data["spec"]["canary"],
         json!({
-            "image": "engine:2", "replicas": 1, "weightPercent": 0, "match": [], "mirror": false, "promotion": "Manual",
+            "image": "engine:2", "replicas": 1, "weightPercent": 0, "match": [], "mirror": false, "pin": "None", "promotion": "Manual",
             "approvedSteps": 0, "abort": false,
             "steps": [{"weightPercent": 10, "minSeconds": 300, "minRequests": 300, "approval": false}],
             "analysis": {

@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     let programs = Programs::with(args.controller.clone(), "debug")?;
     tokio.block_on(async {
         match args.canaries {
-            Some(count) => canaries::run(&programs, count).await,
+            Some(count) => Box::pin(canaries::run(&programs, count)).await,
             None if args.growth => growth(&programs).await,
             None => Box::pin(compared(args, &programs)).await,
         }
@@ -88,9 +88,9 @@ async fn compared(args: &Args, programs: &Programs) -> anyhow::Result<()> {
     let mut runs = vec![Vec::new(); controllers.len()];
     for run in 1..=args.runs {
         println!("run {run} of {}: null writer; {}", args.runs, machine::condition()?);
-        let nulled = null_writer::run(programs, args.count, args.null_writer).await?;
+        let nulled = Box::pin(null_writer::run(programs, args.count, args.null_writer)).await?;
         for (controller, runs) in controllers.iter().zip(&mut runs) {
-            runs.push(measured(args, programs, controller, &nulled, run).await?);
+            runs.push(Box::pin(measured(args, programs, controller, &nulled, run)).await?);
         }
     }
     for (controller, runs) in controllers.iter().zip(&runs).filter(|(_, runs)| runs.len() > 1) {
@@ -112,7 +112,7 @@ async fn measured(
     let began = machine::condition()?;
     println!("run {run} of {}: {}", args.runs, controller.display());
     let programs = Programs { controller: controller.to_owned(), ..programs.clone() };
-    let controlled = controller_arm::run(&programs, args.count, args.pace).await?;
+    let controlled = Box::pin(controller_arm::run(&programs, args.count, args.pace)).await?;
     println!(
         "\nrequests of the controller per object, of {} in the burst\n{}",
         args.count, controlled.requests

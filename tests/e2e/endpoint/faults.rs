@@ -1,17 +1,22 @@
 //! What a user reads when something is in the way.
 
+use std::collections::BTreeSet;
+
 use api::{
     aiinference::AIInference,
     aiinference::endpoint::{InferenceEndpoint, Phase},
     conditions,
 };
-use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscaler, core::v1::Node};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::{
+    autoscaling::v2::HorizontalPodAutoscaler,
+    core::v1::{Node, Pod},
+};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use tests::{
     inference,
     inference::endpoint::{by_cpu, change, condition, create, until_condition, until_ready},
-    simulated, wait_for, within,
+    simulated, wait_for, wait_until_gone, within,
 };
 
 #[tokio::test]
@@ -22,7 +27,8 @@ async fn a_name_that_is_taken_is_a_conflict_and_nothing_is_written_until_it_is_f
     let endpoint = until_condition(&scene, "chat", conditions::READY, ("False", "OwnershipConflict")).await;
     let message = &condition(&endpoint, conditions::STALLED).unwrap().message;
     assert!(
-        message.starts_with("AIInference test-") && message.contains("has no owner; rename the endpoint"),
+        message.starts_with("AIInference test-")
+            && message.contains("has no owner; rename the endpoint, or let it take"),
         "{message}"
     );
     let there = scene.api::<AIInference>().get("chat").await.unwrap();
@@ -31,6 +37,35 @@ async fn a_name_that_is_taken_is_a_conflict_and_nothing_is_written_until_it_is_f
     assert!(hpas.get_opt("chat").await.unwrap().is_none(), "nothing else is written either");
     scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.unwrap();
     until_ready(&scene, "chat").await;
+}
+
+#[tokio::test]
+async fn what_a_deleted_endpoint_has_left_is_taken_over_by_the_command_of_the_message() {
+    let scene = simulated().await;
+    // A garbage collector that does not know the kind yet deletes what it should leave behind.
+    create(&scene, "first", json!({"replicas": 0})).await;
+    wait_for(&scene.api::<AIInference>(), "first", "there", within(), |_: &AIInference| true).await;
+    scene.api::<InferenceEndpoint>().delete("first", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&scene.api::<AIInference>(), "first", within()).await;
+    create(&scene, "chat", json!({"replicas": 2})).await;
+    until_ready(&scene, "chat").await;
+    let pods = scene.api::<Pod>();
+    let uids = async || {
+        let list = pods.list(&ListParams::default().labels(&inference::pods_of("chat"))).await.unwrap();
+        list.items.into_iter().filter_map(|pod| pod.metadata.uid).collect::<BTreeSet<_>>()
+    };
+    let before = uids().await;
+    scene.kubectl(&["delete", "ie", "chat", "--cascade=orphan"]);
+    let endpoint = create(&scene, "chat", json!({"replicas": 2})).await;
+    let refused = until_condition(&scene, "chat", conditions::READY, ("False", "OwnershipConflict")).await;
+    let message = &condition(&refused, conditions::READY).unwrap().message;
+    let (_, command) = message.split_once("kubectl ").expect("a command");
+    let (words, patch) = command.split_once(" -p ").expect("a patch");
+    let words = words.split(' ').chain(["-p", patch.trim_matches('\'')]);
+    scene.kubectl(&words.collect::<Vec<_>>());
+    let ready = until_ready(&scene, "chat").await;
+    assert_eq!((ready.metadata.uid, before.len()), (endpoint.metadata.uid, 2));
+    assert_eq!(uids().await, before, "the pods serve on");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! From a model's name to pods.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use api::{
     aiinference::AIInference,
@@ -12,7 +12,7 @@ use kube::api::DeleteParams;
 use local_cluster::{ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{
-    Scene, controller, fresh_name,
+    Scene, controller, follow, fresh_name,
     inference::endpoint::{change, condition, create, until_condition, until_inference, until_ready},
     simulated, start, tools, wait_for, wait_until_gone, within, workspace,
 };
@@ -145,6 +145,43 @@ async fn every_field_reaches_the_aiinference_and_fields_of_others_stay() {
     .await;
     assert_eq!(inference.spec.drain_seconds, Some(5), "the endpoint does not set it");
     until_ready(&scene, "chat").await;
+}
+
+/// What an endpoint costs the API server beside its children: two writes of its status at the beginning, and then one for
+/// each change of what it shows of its AIInference, at most.
+#[tokio::test]
+async fn an_endpoint_is_written_twice_and_with_each_change_of_its_aiinference() {
+    let scene = simulated().await;
+    let endpoints = scene.api::<InferenceEndpoint>();
+    let inferences = scene.api::<AIInference>();
+    let mut versions = BTreeSet::new();
+    let written = follow(&endpoints, "", |all| {
+        let endpoint = all.values().next()?;
+        versions.extend(endpoint.metadata.resource_version.clone());
+        let is_ready = condition(endpoint, conditions::READY).is_some_and(|ready| ready.status == "True");
+        is_ready.then_some(())
+    });
+    let mut shown = Vec::new();
+    let changes = follow(&inferences, "", |all| {
+        shown.extend(all.values().map(|inference| {
+            let status = inference.status.clone().unwrap_or_default();
+            (status.phase, status.ready_replicas)
+        }));
+        shown.dedup();
+        None::<()>
+    });
+    let all = async {
+        create(&scene, "chat", json!({"replicas": 2})).await;
+        tokio::select! {
+            () = written => {}
+            () = changes => {}
+        }
+    };
+    tokio::time::timeout(within(), all).await.expect("the endpoint is ready");
+    // The first version is what the user has created.
+    let writes = versions.len() - 1;
+    println!("{writes} writes; the AIInference was {shown:?}");
+    assert!(writes <= 2 + shown.len(), "{writes} writes; the AIInference was {shown:?}");
 }
 
 #[tokio::test]

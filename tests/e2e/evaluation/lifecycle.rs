@@ -122,3 +122,39 @@ async fn a_server_that_runs_is_used_and_stays() {
     let mine = scene.api::<AIInference>().get("mine").await.unwrap();
     assert!(mine.metadata.deletion_timestamp.is_none() && mine.metadata.owner_references.is_none());
 }
+
+/// They share the server of the baseline, and nothing else.
+#[tokio::test]
+async fn two_evaluations_of_one_baseline_do_not_disturb_each_other() {
+    let scene = simulated().await;
+    inference::create(&scene, "mine", json!({})).await;
+    inference::until_ready(&scene, "mine").await;
+    let servers = scene.api::<AIInference>();
+    let before = servers.get("mine").await.unwrap().metadata;
+    for (name, order) in [("first", "Sequential"), ("second", "Parallel")] {
+        let mut spec = of_models(fate(&[("run-time", "3s")]));
+        spec["baselineModel"] = json!("aiinference/mine");
+        spec["order"] = json!(order);
+        create(&scene, name, spec).await;
+    }
+    wait_for(&servers, "second-candidate", "there", within(), |_| true).await;
+    let first = servers.get_opt("first-candidate").await.unwrap();
+    assert!(first.is_none(), "Sequential: its baseline is asked first");
+    for name in ["first", "second"] {
+        let done = until_phase(&scene, name, Phase::Succeeded).await;
+        let status = done.status.unwrap();
+        assert_eq!(status.verdict.as_deref(), Some("Passed"), "{name}: {:?}", status.message);
+        let mut sides: Vec<&str> = status.runs.iter().map(|run| run.side.as_str()).collect();
+        sides.sort_unstable();
+        assert_eq!(sides, ["baseline", "candidate", "control"], "{name}");
+        assert_eq!(status.resolved.unwrap().baseline.unwrap().inference_uid, before.uid);
+        wait_until_gone(&servers, &format!("{name}-candidate"), within()).await;
+        let claims = scene.api::<PersistentVolumeClaim>();
+        assert!(claims.get_opt(&format!("{name}-evaluation")).await.unwrap().is_some());
+    }
+    let after = servers.get("mine").await.unwrap().metadata;
+    assert_eq!(
+        (after.uid, after.generation, after.deletion_timestamp),
+        (before.uid, before.generation, None)
+    );
+}

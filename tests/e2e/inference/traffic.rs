@@ -19,12 +19,12 @@ use tests::{
 
 use super::{change, condition, create, is_ready, until_ready};
 
-fn gateway() -> Value {
+pub(super) fn gateway() -> Value {
     json!({"name": "public", "namespace": "gateways", "hostnames": ["chat.example.com"]})
 }
 
 /// Steps as short as the API server accepts them.
-fn canary(image: &str) -> Value {
+pub(super) fn canary(image: &str) -> Value {
     json!({
         "image": image,
         "steps": [
@@ -34,7 +34,7 @@ fn canary(image: &str) -> Value {
     })
 }
 
-async fn until_phase(scene: &Scene<'_>, phase: CanaryPhase) -> AIInference {
+pub(super) async fn until_phase(scene: &Scene<'_>, phase: CanaryPhase) -> AIInference {
     let what = format!("{phase:?}");
     wait_for(&scene.api::<AIInference>(), "chat", &what, within(), |inference: &AIInference| {
         let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
@@ -52,7 +52,7 @@ async fn until_weight(scene: &Scene<'_>, weight: i32) -> AIInference {
     .await
 }
 
-fn weights(versions: &[Version]) -> Vec<(i64, Option<i64>)> {
+pub(super) fn weights(versions: &[Version]) -> Vec<(i64, Option<i64>)> {
     versions.iter().map(|version| version.weights).collect()
 }
 
@@ -229,7 +229,7 @@ async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_
 }
 
 /// The backends of the last rule: kind, name and weight.
-fn backends(version: &Version) -> Vec<(String, String, i64)> {
+pub(super) fn backends(version: &Version) -> Vec<(String, String, i64)> {
     let refs = version.route.data["spec"]["rules"][0]["backendRefs"].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     refs.iter()
@@ -295,6 +295,35 @@ async fn a_route_leads_to_a_pool_of_each_version_once_the_kind_is_installed() {
         [("Service".to_owned(), "chat".to_owned(), 100)]
     );
     until_ready(&scene, "chat").await;
+}
+
+/// Its controller is removed for good, so nothing accepts that the candidate gets no requests.
+#[tokio::test]
+async fn a_stopped_object_without_a_gateway_keeps_no_pod_of_its_candidate() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    // Requests may run for 30 s, the shortest time that there is.
+    create(&scene, "chat", json!({"image": "engine:1", "drainSeconds": 5, "gateway": gateway()})).await;
+    until_ready(&scene, "chat").await;
+    change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
+    until_weight(&scene, 10).await;
+    stand_in.answers(Value::Null);
+    change(&scene, "chat", json!({"replicas": 0})).await;
+    let inferences = scene.api::<AIInference>();
+    wait_for(&inferences, "chat", "it waits", within(), |inference: &AIInference| {
+        condition(inference, conditions::CANARY_PROGRESSING).is_some_and(|known| {
+            known.message.ends_with("the pods of the candidate end after 30 s in any case")
+        })
+    })
+    .await;
+    let candidate = |deployment: &Deployment| deployment.spec.as_ref().and_then(|spec| spec.replicas);
+    let deployments = scene.api::<Deployment>();
+    assert_eq!(candidate(&deployments.get("chat-canary").await.unwrap()), Some(1));
+    wait_for(&deployments, "chat-canary", "no pods", within(), |known: &Deployment| {
+        candidate(known) == Some(0)
+    })
+    .await;
+    assert_eq!(weights(&stand_in.versions()).last(), Some(&(100, Some(0))));
 }
 
 /// A route that its owner has written for both versions, beside a rule of something else.

@@ -12,8 +12,8 @@ use tests::{Scene, simulated};
 use super::{create, until_ready, until_renewed};
 
 const USER: &str = "system:serviceaccount:ai-system:inference-controller";
-/// ConfigMap, Deployment, Service and PodDisruptionBudget.
-const CHILDREN: usize = 4;
+/// ConfigMap, Deployment, Service and PodDisruptionBudget, and the ConfigMap with what pods have loaded.
+const CHILDREN: usize = 5;
 /// The longest time for which the controller delays a status that reports the progress of a pod.
 const STATUS_DELAY: Duration = Duration::from_secs(2);
 

@@ -1,12 +1,7 @@
 //! The hubs' own clients, `huggingface_hub` and `modelscope` from PyPI, download from the stand-in what it holds: so the
 //! stand-in agrees with them, and the loader with both.
 //!
-//! Not part of the default tests, because it needs Python packages:
-//!
-//! ```text
-//! python3 -m venv target/hub-clients && target/hub-clients/bin/pip install huggingface_hub modelscope
-//! HUB_CLIENTS_PYTHON=$PWD/target/hub-clients/bin/python cargo test --package hub-server -- --ignored
-//! ```
+//! Not part of the default tests, because it needs Python packages. `cargo xtask hub-clients` installs and runs them.
 
 #![cfg(test)]
 
@@ -109,7 +104,7 @@ fn expected() -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-#[ignore = "needs huggingface_hub and modelscope from PyPI: the header of this file says how to run it"]
+#[ignore = "needs huggingface_hub and modelscope from PyPI: run cargo xtask hub-clients"]
 fn the_clients_of_the_hubs_download_what_the_stand_in_has() {
     for (script, branch) in [(HUGGING_FACE, "main"), (MODEL_SCOPE, "master")] {
         let server = HubServer::start().unwrap();
@@ -134,7 +129,7 @@ fn the_clients_of_the_hubs_download_what_the_stand_in_has() {
 }
 
 #[test]
-#[ignore = "needs huggingface_hub and modelscope from PyPI: the header of this file says how to run it"]
+#[ignore = "needs huggingface_hub and modelscope from PyPI: run cargo xtask hub-clients"]
 fn the_clients_of_the_hubs_understand_who_may_read() {
     for (script, branch) in [(HUGGING_FACE, "main"), (MODEL_SCOPE, "master")] {
         for access in [Access::Gated(TOKEN.to_owned()), Access::Private(TOKEN.to_owned())] {

@@ -1,7 +1,7 @@
 //! Two versions behind a real gateway: Contour and Envoy send requests to engines on real nodes, and the engines' own counters
 //! decide which version stays.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, io, net::SocketAddr, time::Duration};
 
 use api::{
     aiinference::{AIInference, traffic::CanaryPhase},
@@ -19,7 +19,11 @@ use tests::{
     inference::{change, create, until_ready},
     real, wait_for, wait_until_gone, within,
 };
-use tokio::time::Instant;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
 
 use crate::{
     claims::model_in_a_claim,
@@ -58,6 +62,7 @@ async fn requests_through_envoy_follow_the_shares_and_a_bad_version_is_taken_bac
     until_ready(&scene, "chat").await;
 
     the_split_is_as_asked(&scene, &url).await;
+    a_cookie_leads_back_to_its_version(&scene, contour.relayed(&scene).await).await;
     a_version_that_fails_is_taken_back(&scene, &url).await;
     a_version_that_crashes_gets_no_more_requests(&scene, &url).await;
     a_good_version_becomes_stable_without_a_failed_request(&scene, &url).await;
@@ -127,6 +132,59 @@ async fn the_split_is_as_asked(scene: &Scene<'_>, url: &str) {
     let requests = (RATE * 20) as f64;
     let (expected, deviation) = (requests * 0.3, (requests * 0.3 * 0.7).sqrt());
     assert!((candidate - expected).abs() <= 3.0 * deviation, "{report}");
+}
+
+/// The version that answers, and the cookie that it gives.
+async fn asked(envoy: SocketAddr, cookie: &str) -> (String, Option<String>) {
+    let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
+    let request = format!(
+        "POST /chat/v1/chat/completions HTTP/1.1\r\nhost: chat.example.com\r\nconnection: close\r\ncookie: {cookie}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let exchange = async {
+        let mut stream = TcpStream::connect(envoy).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok::<_, io::Error>(answer)
+    };
+    let answer = timeout(within(), exchange).await.expect("an answer in time").expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let value = |line: &str| line.split_once(':').map(|(_, value)| value.trim().to_owned());
+    let cookie = head.lines().find(|line| line.to_lowercase().starts_with("set-cookie:")).and_then(value);
+    let (_, revision) = body.split_once(r#""revision":""#).expect("a revision");
+    (revision.split('"').next().unwrap_or_default().to_owned(), cookie)
+}
+
+/// Beside the share of the test before.
+async fn a_cookie_leads_back_to_its_version(scene: &Scene<'_>, envoy: SocketAddr) {
+    change(scene, "chat", json!({ "canary": { "pin": "Cookie" } })).await;
+    let until = Instant::now() + within();
+    let mut pinned = BTreeMap::new();
+    while pinned.len() < 2 {
+        assert!(Instant::now() < until, "not each version has given a cookie: {pinned:?}");
+        if let (revision, Some(cookie)) = asked(envoy, "theme=dark").await {
+            let (pin, attributes) = cookie.split_once(';').expect("attributes");
+            assert_eq!(attributes, " Path=/; HttpOnly; SameSite=Lax");
+            pinned.insert(revision, pin.to_owned());
+        }
+    }
+    for (revision, pin) in &pinned {
+        for _ in 0..20 {
+            let (answered, cookie) = asked(envoy, &format!("theme=dark; {pin}; x=1")).await;
+            assert_eq!((&answered, cookie), (revision, None), "{pin}");
+        }
+    }
+    // Without a share the cookie leads nowhere.
+    change(scene, "chat", json!({ "canary": { "weightPercent": 0 } })).await;
+    until_share(scene, 0).await;
+    // Envoy takes it over a moment after it was accepted.
+    while asked(envoy, &pinned["2"]).await.0 != "1" {
+        assert!(Instant::now() < until + within(), "stable does not answer");
+    }
+    change(scene, "chat", json!({ "canary": { "pin": "None" } })).await;
 }
 
 async fn a_version_that_fails_is_taken_back(scene: &Scene<'_>, url: &str) {

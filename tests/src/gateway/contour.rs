@@ -25,6 +25,12 @@ impl Contour {
         Self { address: address.expect("a cluster with real nodes has Envoy") }
     }
 
+    /// Where a program of this machine reaches Envoy.
+    pub async fn relayed(&self, scene: &Scene<'_>) -> SocketAddr {
+        let relayed = scene.cluster().start_relay("clients-relay", self.address).await;
+        relayed.unwrap_or_else(|error| panic!("{}", explained(&error)))
+    }
+
     /// What clients call, for a host name of a route.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)

@@ -34,6 +34,8 @@ const REAL_PRODUCT: &str = "T4";
 
 /// A sample that is meant to fail, so that one sees how: its training does not fit into simulated GPUs either.
 const FAILING_SAMPLE: &str = "trainingjob-too-large.yaml";
+/// Its runs need no GPU, so on a cluster with real nodes they could start there, and their image does not exist.
+const SIMULATED_SAMPLE: &str = "modelevaluation-pipeline.yaml";
 /// Of a simulated trainer: progress is written once in ten seconds, so that each training of the samples has some.
 const TRAINING_TIME: Duration = Duration::from_secs(12);
 
@@ -248,11 +250,17 @@ async fn bring_up(spec: ClusterSpec, options: Options<'_>) -> anyhow::Result<(Cl
     let mut outcome = Ok(());
     if samples {
         let kinds: Vec<&Kind> = kinds(images.is_some()).collect();
-        let failing = Some(FAILING_SAMPLE).filter(|_| images.is_none());
-        let failing =
-            apply_samples(&client, &workspace.join("deploy/samples"), &kinds, failing.as_slice()).await?;
+        let folder = workspace.join("deploy/samples");
+        for sample in kinds.iter().flat_map(|kind| kind.samples) {
+            apply_sample(&client, &folder, sample).await?;
+        }
+        let mut failing = Vec::new();
+        if images.is_none() {
+            apply_sample(&client, &folder, SIMULATED_SAMPLE).await?;
+            failing = apply_sample(&client, &folder, FAILING_SAMPLE).await?;
+        }
         if gateway.is_some() {
-            gateway::apply_sample(&cluster, &client, &workspace.join("deploy/samples")).await?;
+            gateway::apply_sample(&cluster, &client, &folder).await?;
         }
         outcome = match timeout(SAMPLES_READY_WITHIN, table::until_all_done(&client, &kinds, &failing)).await
         {
@@ -292,27 +300,13 @@ async fn start_monitors(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Applies the samples of these kinds, and further ones that are meant to fail, whose names it returns.
-async fn apply_samples(
-    client: &Client,
-    folder: &Path,
-    kinds: &[&Kind],
-    failing: &[&str],
-) -> anyhow::Result<Vec<String>> {
-    let apply = async |sample: &str| {
-        let file = folder.join(sample);
-        let text =
-            std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
-        anyhow::Ok(install::apply(client, install::DEFAULT_NAMESPACE, &text).await?)
-    };
-    for sample in kinds.iter().flat_map(|kind| kind.samples) {
-        apply(sample).await?;
-    }
-    let mut names = Vec::new();
-    for sample in failing {
-        names.extend(apply(sample).await?.into_iter().filter_map(|object| object.metadata.name));
-    }
-    Ok(names)
+/// Returns the names of its objects.
+async fn apply_sample(client: &Client, folder: &Path, sample: &str) -> anyhow::Result<Vec<String>> {
+    let file = folder.join(sample);
+    let text =
+        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    let objects = install::apply(client, install::DEFAULT_NAMESPACE, &text).await?;
+    Ok(objects.into_iter().filter_map(|object| object.metadata.name).collect())
 }
 
 /// The kinds with samples that can become ready. Pods on real nodes do not reach the load on this machine, so there is
@@ -331,6 +325,7 @@ fn next_steps(cluster: &Cluster) {
         println!("  kubectl get ais --watch    # replicas follow a load that goes up and down");
         println!("  kubectl get ad --watch     # workers follow a queue that goes up and down");
         println!("  kubectl get tj -o wide     # the trainings, and why one of them has failed");
+        println!("  kubectl get me -o wide     # whether the trained model is worse than its base");
         println!(
             "  kubectl apply -f deploy/samples/aiscaler-gpu.yaml   # the vision model follows the load of its GPUs"
         );

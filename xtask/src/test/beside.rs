@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    env,
+    env, fs,
     io::Read as _,
     path::PathBuf,
     process::{Command, ExitStatus, Stdio},
@@ -20,6 +20,13 @@ use crate::steps::{cargo, without_cargos_variables};
 const AT_ONCE: usize = 2;
 /// One program needs so many.
 const CORES: usize = 2;
+
+/// Limit for one program; the longest takes three to four minutes beside a compilation. A run that hangs has to say where
+/// before its own limit ends it.
+const ENDS_WITHIN: Duration = Duration::from_secs(15 * 60);
+
+/// Between two looks at a program that runs.
+const POLL: Duration = Duration::from_millis(100);
 
 /// Where property tests begin to draw their cases.
 const SEED: &str = "PROPTEST_RNG_SEED";
@@ -64,7 +71,14 @@ struct TestProgram {
 struct Ran {
     name: String,
     took: Duration,
-    status: ExitStatus,
+    /// `None`: it did not end, and was killed.
+    status: Option<ExitStatus>,
+}
+
+impl Ran {
+    fn passed(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
 }
 
 /// Runs the tests of the default packages, doc tests excepted, with so many threads for each program.
@@ -83,8 +97,7 @@ pub(super) fn run(threads: usize, filters: &[String]) -> anyhow::Result<()> {
     for Ran { name, took, .. } in slowest.iter().take(10) {
         eprintln!("{:7.1}  {name}", took.as_secs_f64());
     }
-    let failed: Vec<&str> =
-        ran.iter().filter(|ran| !ran.status.success()).map(|ran| ran.name.as_str()).collect();
+    let failed: Vec<&str> = ran.iter().filter(|ran| !ran.passed()).map(|ran| ran.name.as_str()).collect();
     ensure!(failed.is_empty(), "tests failed in {}", failed.join(", "));
     Ok(())
 }
@@ -96,7 +109,7 @@ fn run_all(programs: Vec<TestProgram>, threads: usize, filters: &[String]) -> an
         loop {
             let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(program) = next else { return Ok(ran) };
-            ran.push(run_one(program, threads, filters)?);
+            ran.push(run_one(program, threads, filters, ENDS_WITHIN)?);
         }
     };
     thread::scope(|scope| {
@@ -114,7 +127,12 @@ fn run_all(programs: Vec<TestProgram>, threads: usize, filters: &[String]) -> an
 
 /// Prints the whole output at its end, so that outputs do not mix. It goes to a file: a pipe would stay open as long as a
 /// process that the tests have left behind.
-fn run_one(program: TestProgram, threads: usize, filters: &[String]) -> anyhow::Result<Ran> {
+fn run_one(
+    program: TestProgram,
+    threads: usize,
+    filters: &[String],
+    ends_within: Duration,
+) -> anyhow::Result<Ran> {
     let TestProgram { name, executable, folder, .. } = program;
     let mut test = Command::new(&executable);
     without_cargos_variables(&mut test);
@@ -129,19 +147,52 @@ fn run_one(program: TestProgram, threads: usize, filters: &[String]) -> anyhow::
     test.stdin(Stdio::null()).stdout(to_file()?).stderr(to_file()?);
     eprintln!("--- {name}: started");
     let began = Instant::now();
-    let status = test.status().with_context(|| format!("failed to start {}", executable.display()))?;
+    let mut test = test.spawn().with_context(|| format!("failed to start {}", executable.display()))?;
+    let status = loop {
+        let status = test.try_wait().context("failed to ask for the end of a test program")?;
+        if status.is_some() {
+            break status;
+        }
+        if began.elapsed() >= ends_within {
+            for line in waiting(test.id()) {
+                eprintln!("{line}");
+            }
+            test.kill().context("failed to kill a test program")?;
+            test.wait().context("failed to wait for a test program")?;
+            break None;
+        }
+        thread::sleep(POLL);
+    };
     let took = began.elapsed();
     let mut output = Vec::new();
     printed
         .reopen()
         .and_then(|mut file| file.read_to_end(&mut output))
         .context("failed to read the output")?;
+    let ended = status.map_or_else(|| "does not end, killed".to_owned(), |status| status.to_string());
     eprintln!(
-        "\n--- {name}: {status} after {:.1} s\n{}",
+        "\n--- {name}: {ended} after {:.1} s\n{}",
         took.as_secs_f64(),
         String::from_utf8_lossy(&output)
     );
     Ok(Ran { name, took, status })
+}
+
+/// A line for each thread of the process and of its children: its name, which begins with that of its test, and the function
+/// of the kernel in which it waits.
+fn waiting(process: u32) -> Vec<String> {
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads
+        .map(|thread| thread.path())
+        .flat_map(|thread| {
+            let [name, function] = ["comm", "wchan"].map(|file| read(thread.join(file)));
+            let children = read(thread.join("children"));
+            let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+            let below: Vec<String> = children.flat_map(waiting).collect();
+            [format!("process {process}: {name} waits in {function}")].into_iter().chain(below)
+        })
+        .collect()
 }
 
 fn test_programs(messages: &[u8]) -> anyhow::Result<Vec<TestProgram>> {
@@ -177,6 +228,8 @@ fn test_programs(messages: &[u8]) -> anyhow::Result<Vec<TestProgram>> {
 
 #[cfg(test)]
 mod tests {
+    use std::{os::unix::fs::PermissionsExt as _, path::Path};
+
     use super::*;
 
     #[test]
@@ -194,6 +247,34 @@ mod tests {
         assert_eq!(found, [("text: lib text", false), ("monitor: test monitor", true)]);
     }
 
+    /// A shell that takes the arguments of a test program.
+    fn shell(folder: &Path, text: &str) -> TestProgram {
+        let executable = folder.join("program");
+        fs::write(&executable, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).unwrap();
+        TestProgram { name: "shell".to_owned(), executable, folder: folder.to_owned(), is_integration: true }
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_killed_and_has_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let began = Instant::now();
+        let ran = run_one(shell(folder.path(), "exec sleep 60"), 1, &[], Duration::from_millis(300)).unwrap();
+        assert!(!ran.passed() && ran.status.is_none());
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn threads_that_wait_are_named() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let waits = waiting(std::process::id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let of_child = format!("process {}: ", child.id());
+        assert!(waits.iter().any(|line| line.starts_with(&of_child)), "{waits:?}");
+        assert!(waits.iter().any(|line| line.contains(": test::beside::")), "{waits:?}");
+    }
+
     #[test]
     fn a_program_that_fails_is_reported_and_the_others_run() {
         let program = |name: &str, executable: &str| TestProgram {
@@ -205,8 +286,7 @@ mod tests {
         let programs =
             vec![program("good", "/bin/true"), program("bad", "/bin/false"), program("last", "/bin/true")];
         let ran = run_all(programs, 1, &[]).unwrap();
-        let mut ended: Vec<(&str, bool)> =
-            ran.iter().map(|ran| (ran.name.as_str(), ran.status.success())).collect();
+        let mut ended: Vec<(&str, bool)> = ran.iter().map(|ran| (ran.name.as_str(), ran.passed())).collect();
         ended.sort_unstable();
         assert_eq!(ended, [("bad", false), ("good", true), ("last", true)]);
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tar::EntryType;
 
-use crate::swift_environment::Environment;
+use crate::python::Environment;
 
 pub(super) const REFERENCE: &str = "local.test/ms-swift-of-this-machine:1";
 /// Where the pod mounts folders of this machine.

@@ -6,7 +6,7 @@ use local_cluster::HUB_ADDRESS;
 use serde_json::{Value, json};
 
 use super::image;
-use crate::swift_environment::Environment;
+use crate::python::Environment;
 
 pub(super) const NAMESPACE: &str = "train-demo";
 pub(super) const JOB: &str = "sums";

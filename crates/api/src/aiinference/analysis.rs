@@ -162,6 +162,11 @@ pub struct AnalysisStatus {
     #[schemars(length(max = MOST_METRICS))]
     pub metrics: Vec<AnalysisMetricStatus>,
 
+    /// Tokens of prompts and answers that both versions have processed in this step, with TGI of answers alone. A share of the
+    /// requests may be another share of the tokens. Absent with triton, and until an engine has said how many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokenCounts>,
+
     /// What the verdict is computed from, as JSON. For the controller only.
     #[serde(default)]
     #[schemars(length(max = 32_768))]
@@ -222,6 +227,21 @@ pub struct AnalysisMetricStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub threshold_millis: Option<String>,
+}
+
+/// Tokens of both versions.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenCounts {
+    /// Those of stable.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub stable: i64,
+
+    /// Those of the candidate.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub candidate: i64,
 }
 
 /// Requests that ended.

@@ -83,6 +83,7 @@ pub const PASSED_THROUGH: [&str; 11] = [
     validation = traffic::matches_have_a_gateway(),
     validation = traffic::rules_fit_a_route(),
     validation = traffic::analysis_reads_what_engines_count(),
+    validation = traffic::evaluations_compare_what_is_served(),
     validation = Engine::Vllm.owned_flags_rule(),
     validation = Engine::Triton.owned_flags_rule(),
     validation = Engine::Tgi.owned_flags_rule()

@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Engine, ModelStore, ModelVolume, source};
 use crate::{
-    pods::{EnvVar, PodOptions, Resources, Scheduling},
+    pods::{
+        EnvVar, PodOptions, Resources, Scheduling,
+        store::{Addressing, Upload},
+    },
     schema::{self, rules},
 };
 
@@ -54,6 +57,12 @@ pub const ENDPOINT: &str = "endpoint:";
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = make_other_fields_immutable)]
 #[x_kube(
+    validation = Rule::new("has(self.output) || !has(oldSelf.output)")
+        .message("must not be removed after creation").field_path(".output"),
+    validation = Rule::new(
+        "has(oldSelf.output) || !has(self.output) || !has(self.output.claimName) && !has(self.output.size) && \
+         !has(self.output.storageClassName)",
+    ).message("claimName, size and storageClassName must not be added after creation").field_path(".output"),
     validation = Rule::new("has(self.testSet) != has(self.testSets)")
         .message("exactly one of testSet and testSets must be set"),
     validation = Rule::new("self.baselineModel != self.candidateModel")
@@ -162,6 +171,12 @@ pub struct ModelEvaluationSpec {
     #[serde(default)]
     pub server: Server,
 
+    /// Sequential: the baseline answers all test sets before the candidate, and one temporary server exists at a time. Parallel:
+    /// both answer at the same time, with two servers, so the evaluation needs twice the GPUs and about half the time. Default:
+    /// Sequential. Cannot be changed.
+    #[serde(default)]
+    pub order: Order,
+
     /// Image with the harness. Default: the controller's `--evalscope-image` or `--lm-eval-image`; without both the evaluation
     /// waits. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,7 +193,8 @@ pub struct ModelEvaluationSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Volume of the answers. Default: a new claim of 1Gi, deleted with the evaluation. Cannot be changed.
+    /// Volume of the answers, and where they are uploaded. Default: a new claim of 1Gi, deleted with the evaluation. The store can be
+    /// changed until the upload has ended, the rest never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Output>,
 
@@ -188,8 +204,8 @@ pub struct ModelEvaluationSpec {
     #[schemars(range(min = 1, max = 31536000))]
     pub active_deadline_seconds: Option<i64>,
 
-    /// Seconds from the end until the evaluation is deleted, with its claim. -1: never, as needed with GitOps. Default: 604800
-    /// (7 days). Can be changed at any time.
+    /// Seconds from the end until the evaluation is deleted, with its claim. With output.uri they count from the end of the upload.
+    /// -1: never, as needed with GitOps. Default: 604800 (7 days). Can be changed at any time.
     #[serde(default = "a_week")]
     #[schemars(range(min = -1, max = 31536000))]
     pub ttl_seconds_after_finished: i64,
@@ -302,7 +318,15 @@ pub enum Requests {
     Completions,
 }
 
-/// A temporary AIInference, one at a time.
+/// Whether the models answer one after the other.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    #[default]
+    Sequential,
+    Parallel,
+}
+
+/// A temporary AIInference. Both models have the same settings.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -354,6 +378,12 @@ pub struct Server {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
+    /// Maximum seconds from the start of the engine until it is ready, as in an AIInference. A large model needs more. Default:
+    /// that of an AIInference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 86400))]
+    pub warmup_timeout_seconds: Option<i32>,
+
     /// Access to the object store of an s3:// source, or to a hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_store: Option<ModelStore>,
@@ -378,6 +408,7 @@ impl Default for Server {
             args: Vec::new(),
             env: Vec::new(),
             resources: None,
+            warmup_timeout_seconds: None,
             model_store: None,
             model_volume: None,
             scheduling: None,
@@ -385,33 +416,99 @@ impl Default for Server {
     }
 }
 
-/// Volume of the answers.
+/// Volume of the answers, and where they are uploaded.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = make_the_claim_immutable)]
 #[x_kube(
     validation = Rule::new("!has(self.claimName) || !has(self.size)")
         .message("must not be set together with claimName").field_path(".size"),
     validation = Rule::new("!has(self.claimName) || !has(self.storageClassName)")
-        .message("must not be set together with claimName").field_path(".storageClassName")
+        .message("must not be set together with claimName").field_path(".storageClassName"),
+    validation = Rule::new("has(self.uri) || !has(oldSelf.uri)")
+        .message("must not be removed: the answers are uploaded there").field_path(".uri"),
+    validation = Rule::new("has(self.uri) || !has(self.endpoint)")
+        .message("must not be set without uri").field_path(".endpoint"),
+    validation = Rule::new("has(self.uri) || !has(self.region)")
+        .message("must not be set without uri").field_path(".region"),
+    validation = Rule::new("has(self.uri) || !has(self.secretName)")
+        .message("must not be set without uri").field_path(".secretName"),
+    validation = Rule::new("has(self.uri) || !has(self.addressing)")
+        .message("must not be set without uri").field_path(".addressing"),
+    validation = Rule::new("has(self.uri) || !has(self.caSecretName)")
+        .message("must not be set without uri").field_path(".caSecretName")
 )]
 pub struct Output {
     /// Existing claim. The evaluation writes into a folder of it that has the uid of the evaluation as its name, and never deletes it.
-    /// Default: a new claim is created.
+    /// Default: a new claim is created. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub claim_name: Option<String>,
 
-    /// Size of the new claim. Default: 1Gi.
+    /// Size of the new claim. Default: 1Gi. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::positive_quantity")]
     pub size: Option<Quantity>,
 
-    /// StorageClass of the new claim. Default: the cluster's.
+    /// StorageClass of the new claim. Default: the cluster's. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub storage_class_name: Option<String>,
+
+    /// Bucket and prefix, `s3://bucket[/prefix]`, to which the answers are uploaded when there is a verdict, also from claimName.
+    /// They are below it in a folder that has the uid of the evaluation as its name. This field and the five of the store can be
+    /// changed until the upload has ended. It cannot be removed. Default: none; nothing is uploaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 987))] // 1024 with the folder.
+    #[x_kube(validation = rules::s3_uri(), validation = whole_segments())]
+    pub uri: Option<String>,
+
+    /// URL of the store, http or https. Default: AWS S3 in the region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = rules::http_url())]
+    pub endpoint: Option<String>,
+
+    /// Region of the bucket. Default: us-east-1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = rules::region())]
+    pub region: Option<String>,
+
+    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none; the identity
+    /// of serviceAccountName is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub secret_name: Option<String>,
+
+    /// Addressing style of requests. Path: endpoint/bucket. VirtualHosted: bucket.endpoint, which Alibaba Cloud OSS and
+    /// Tencent Cloud COS require. Auto: VirtualHosted for AWS, OSS and COS, Path for any other endpoint. Default: Auto.
+    // An Option, so that the API server adds no field to a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addressing: Option<Addressing>,
+
+    /// Secret with certificates (key `ca.crt`, PEM) of authorities that are trusted beside the public ones. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub ca_secret_name: Option<String>,
+}
+
+impl Output {
+    /// Where the answers are uploaded, as a TrainingJob has it; `None`: nowhere.
+    pub fn upload(&self) -> Option<Upload> {
+        Some(Upload {
+            uri: self.uri.clone()?,
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            secret_name: self.secret_name.clone(),
+            addressing: self.addressing.unwrap_or_default(),
+            ca_secret_name: self.ca_secret_name.clone(),
+        })
+    }
 }
 
 /// The forms of a model. Each becomes an argument or a URL, so none looks like a flag.
@@ -435,6 +532,12 @@ fn test_set_name() -> kube::core::Rule {
     )
 }
 
+/// The uploader refuses such a path.
+fn whole_segments() -> kube::core::Rule {
+    kube::core::Rule::new(r"!self.matches(r'^s3://.*[^/]/([.]{0,2}/|[.]{1,2}$)')")
+        .message("must not contain an empty, '.' or '..' segment: use s3://bucket/prefix")
+}
+
 fn points() -> kube::core::Rule {
     kube::core::Rule::new(
         "self.matches(r'^[0-9]{1,3}([.][0-9]{1,2})?$') && double(self) > 0.0 && double(self) <= 100.0",
@@ -443,10 +546,17 @@ fn points() -> kube::core::Rule {
 }
 
 /// All other fields of the spec are immutable: another question is another evaluation.
-const MUTABLE: [&str; 3] = ["suspend", "paused", "ttlSecondsAfterFinished"];
+const MUTABLE: [&str; 4] = ["suspend", "paused", "ttlSecondsAfterFinished", "output"];
 
 fn make_other_fields_immutable(spec: &mut schemars::Schema) {
     schema::immutable_except(spec, &MUTABLE);
+}
+
+/// Fields of the output that describe the store. They decide nothing before the answers are uploaded.
+const STORE: [&str; 6] = ["uri", "endpoint", "region", "secretName", "addressing", "caSecretName"];
+
+fn make_the_claim_immutable(output: &mut schemars::Schema) {
+    schema::immutable_except(output, &STORE);
 }
 
 fn one_point() -> String {

@@ -55,18 +55,22 @@ pub(crate) fn shares_have_a_route() -> Rule {
 
 pub(crate) fn matches_have_a_gateway() -> Rule {
     Rule::new(
-        "!has(self.canary) || has(self.gateway) || (size(self.canary.match) == 0 && !self.canary.mirror)",
+        "!has(self.canary) || has(self.gateway) || \
+         (size(self.canary.match) == 0 && !self.canary.mirror && self.canary.pin == 'None')",
     )
-    .message("is required by canary.match and canary.mirror, which routeRef cannot have")
+    .message("is required by canary.match, canary.mirror and canary.pin, which routeRef cannot have")
     .field_path(".gateway")
     .reason(Reason::FieldValueRequired)
 }
 
 pub(crate) fn rules_fit_a_route() -> Rule {
     Rule::new(
-        "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * (1 + size(self.canary.match)) <= 16",
+        "!has(self.canary) || !has(self.gateway) || size(self.gateway.pathPrefixes) * \
+         (1 + size(self.canary.match) + (self.canary.pin == 'Cookie' ? 2 : 0)) <= 16",
     )
-    .message("has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute")
+    .message(
+        "has too many entries: pathPrefixes times (match + 1) must be at most 16, the rules of an HTTPRoute; pin counts as two of match",
+    )
     .field_path(".canary")
 }
 
@@ -77,6 +81,12 @@ pub(crate) fn analysis_reads_what_engines_count() -> Rule {
     )
     .message("has a metric that the engine does not count: vLLM has all of them, TGI errorRate, tpot and e2e, Triton errorRate")
     .field_path(".canary")
+}
+
+pub(crate) fn evaluations_compare_what_is_served() -> Rule {
+    Rule::new("!has(self.canary) || !has(self.canary.evaluationName) || self.engine != 'triton'")
+        .message("must not have evaluationName with engine triton: a ModelEvaluation serves no model with it")
+        .field_path(".canary")
 }
 
 /// The route through a Gateway of the Gateway API.
@@ -318,10 +328,28 @@ pub struct Canary {
     #[schemars(length(max = 4))]
     pub matches: Vec<HeaderMatch>,
 
+    /// Cookie: browsers, and other callers that keep cookies, come back to the version that has answered them. Each share draws
+    /// them once. The gateway sets the cookie: it must support filters of backends and regular expressions for headers, as
+    /// Contour does. If it refuses the route, the candidate is rolled back; if it ignores the filter, no caller stays.
+    /// Programs that call the OpenAI API keep no cookies: use match for them. gRPC calls are not pinned. Needs gateway. None: each request is
+    /// drawn anew. Default: None.
+    #[serde(default)]
+    pub pin: Pin,
+
     /// Copies all requests of stable to the candidate once it is ready, and throws its answers away. It has the load of stable
     /// then, so it needs as many replicas. Not together with weightPercent, steps, match and routeRef. Default: false.
     #[serde(default)]
     pub mirror: bool,
+
+    /// Name of a ModelEvaluation of this namespace. The candidate has no pods before its verdict is Passed. Then its pods start
+    /// without requests, until the digest of their files equals status.resolved.candidate.digest of the evaluation. If a
+    /// step is under way when this field is set, the candidate keeps its share; the next step and the promotion wait. A pass
+    /// is recorded in status.canary.evaluation, and holds for this version after the evaluation is deleted. Images, arguments,
+    /// environment and the baseline are not checked. Not with engine triton. Default: no evaluation is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub evaluation_name: Option<String>,
 
     /// Judges the candidate by the requests that it and stable answer, as their engines count them: a step ends when enough of
     /// them are good. Default: steps end by time and by approval alone.
@@ -389,6 +417,14 @@ pub struct HeaderMatch {
     pub value: String,
 }
 
+/// Whether callers stay with the version that has answered them.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pin {
+    #[default]
+    None,
+    Cookie,
+}
+
 /// What follows the last step.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Promotion {
@@ -401,8 +437,8 @@ pub enum Promotion {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct CanaryStatus {
-    /// Starting: its pods come up. Dark: it is ready and gets no share. Analysing: it has the share of a step.
-    /// AwaitingApproval: it keeps the share until approvedSteps rises. Held: analysis.timeoutSeconds have passed without a verdict. Promoting: stable gets its version. Promoted: stable has
+    /// AwaitingEvaluation: the evaluation of canary.evaluationName has not passed for its files. Starting: its pods come up. Dark: it is ready and
+    /// gets no share. Analysing: it has the share of a step. AwaitingApproval: it keeps the share until approvedSteps rises. Held: analysis.timeoutSeconds have passed without a verdict. Promoting: stable gets its version. Promoted: stable has
     /// it. RollingBack: its requests end. RolledBack: it was not good enough, and has no pods. Aborted: canary.abort is set.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
     #[schemars(with = "String", length(max = 64))]
@@ -470,6 +506,10 @@ pub struct CanaryStatus {
     #[schemars(range(min = 0))]
     pub lost: i32,
 
+    /// The pass of the evaluation of canary.evaluationName, for this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<PassedEvaluation>,
+
     /// What the requests of the newest step say. Absent without canary.analysis, and before the first step begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisStatus>,
@@ -482,6 +522,7 @@ pub struct CanaryStatus {
 /// Where a canary is.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CanaryPhase {
+    AwaitingEvaluation,
     Starting,
     Dark,
     Analysing,
@@ -492,6 +533,30 @@ pub enum CanaryPhase {
     RollingBack,
     RolledBack,
     Aborted,
+}
+
+/// A ModelEvaluation with the verdict Passed.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PassedEvaluation {
+    /// Name of the ModelEvaluation.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub name: String,
+
+    /// uid of the ModelEvaluation.
+    #[serde(default)]
+    #[schemars(length(max = 128))]
+    pub uid: String,
+
+    /// Digest of the files that were evaluated.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub digest: String,
+
+    /// Whether ready pods of the candidate have loaded these files.
+    #[serde(default)]
+    pub confirmed: bool,
 }
 
 /// A version that was not good enough.

@@ -46,6 +46,20 @@ fn no_field_is_nullable() {
     assert_eq!(complaints(takes_null), [""; 0]);
 }
 
+/// The API server adds a default to every object that it answers. An older endpoint-controller leaves objects with a field that
+/// it does not know as they are, so a new default would stop it for all of them.
+#[test]
+fn no_later_field_of_an_endpoint_has_a_default() {
+    let crds = crds();
+    let endpoint = crds.iter().find(|crd| crd.spec.names.kind == "InferenceEndpoint").unwrap();
+    let schema = endpoint.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
+    let spec = &schema.properties.as_ref().unwrap()["spec"];
+    let fields = spec.properties.iter().flatten();
+    let with_default: Vec<&str> =
+        fields.filter(|(_, field)| field.default.is_some()).map(|(name, _)| name.as_str()).collect();
+    assert_eq!(with_default, ["engine", "replicas"], "those of the first release");
+}
+
 #[test]
 fn every_format_is_known_to_the_api_server() {
     let known = ["int32", "int64", "double", "date-time"];

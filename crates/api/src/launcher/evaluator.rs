@@ -237,6 +237,9 @@ pub struct Side {
     pub harness: String,
     /// Empty if the harness does not say it.
     pub harness_version: String,
+    /// Neither the harness nor the files say how many questions there are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked: bool,
     /// Of the file with the scores, in hexadecimal.
     pub sha256: String,
     /// The result of an earlier run was there, and no question was asked.

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::schema;
+use crate::{pods::store::Artifact, schema};
 
 /// Observed state. A new object has the default until the controller has processed it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -390,26 +390,6 @@ pub struct Mitigation {
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub change: String,
-}
-
-/// An uploaded file.
-#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Artifact {
-    /// URI of the file.
-    #[serde(default)]
-    #[schemars(length(max = 4096))]
-    pub uri: String,
-
-    /// Size in bytes; 0 if the uploader has not reported it.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
-    pub bytes: i64,
-
-    /// SHA-256 in hexadecimal.
-    #[serde(default)]
-    #[schemars(length(max = 128))]
-    pub sha256: String,
 }
 
 /// Failure of an attempt.

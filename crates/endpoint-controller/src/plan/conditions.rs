@@ -186,7 +186,10 @@ pub(super) fn of_refused(
     // The children are written in order: what comes after the AIInference of this generation was refused.
     let is_written =
         observed.inference.own().is_some_and(|inference| inference.rendered_from == Some(valid.generation));
-    let is_of_scaler = lacks_scaler && (serves || is_written);
+    // The words of a refusal begin with what was refused.
+    let is_about = |kind: &str| message.contains(&format!("{kind} {}/{}", valid.namespace, valid.name));
+    let is_about_scaler = ["HorizontalPodAutoscaler", "AIScaler"].into_iter().any(is_about);
+    let is_of_scaler = (serves || is_written) && (lacks_scaler || is_about_scaler);
     let answers = match (is_of_scaler, serves) {
         (true, _) => Some(conditions::SCALING_ACTIVE),
         // The AIInference that serves could not be changed.
@@ -195,6 +198,9 @@ pub(super) fn of_refused(
     };
     for verdict in verdicts.iter_mut().filter(|verdict| Some(verdict.type_) == answers) {
         *verdict = fails(verdict.type_, reason, message.clone());
+    }
+    if is_of_scaler && !verdicts.iter().any(|verdict| verdict.type_ == conditions::SCALING_ACTIVE) {
+        verdicts.push(fails(conditions::SCALING_ACTIVE, reason, message.clone()));
     }
     verdicts.push(holds(conditions::STALLED, reason, message.clone()));
     let has_pods = observed.inference.own().is_some_and(|inference| inference.status.ready_replicas > 0);
@@ -312,13 +318,15 @@ fn by_hpa(
     };
     let instead = "set autoscaling.metricType, such as queue_depth, instead of metrics";
     if is_missing {
-        let message =
-            format!("the cluster has no metrics of CPU and memory: install metrics-server, or {instead}");
+        let message = format!(
+            "the cluster has no metrics of CPU and memory: install metrics-server, or {instead}; {STAYS}"
+        );
         return fails(type_, reasons::METRICS_API_MISSING, message);
     }
     if api == MetricsApi::Unavailable {
-        let message =
-            format!("the API of CPU and memory metrics does not answer: mend metrics-server, or {instead}");
+        let message = format!(
+            "the API of CPU and memory metrics does not answer: mend metrics-server, or {instead}; {STAYS}"
+        );
         return fails(type_, reasons::METRICS_API_MISSING, message);
     }
     if matches!(valid.accelerator, Accelerator::Gpus { .. }) {
@@ -341,6 +349,9 @@ fn by_hpa(
         None => fails(type_, reasons::WAITING, HPA_IS_SILENT.to_owned()),
     }
 }
+
+/// Without metrics a HorizontalPodAutoscaler keeps its bounds alone.
+const STAYS: &str = "meanwhile the replicas stay as they are, and autoscaling.minReplicas raises them";
 
 const HPA_IS_SILENT: &str =
     "the HorizontalPodAutoscaler has not decided yet; if this stays, look at the kube-controller-manager";

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use api::{aiinference::AIInference, aiinference::endpoint::PASSED_THROUGH, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
+use workload::templates::rendered::Rendered;
 
 use super::replicas::Course;
-use crate::{
-    child::Rendered,
-    validate::{Accelerator, Product, ValidEndpoint},
-};
+use crate::validate::{Accelerator, Product, ValidEndpoint};
 
 /// `model_source`: as it was resolved for this generation.
 pub(super) fn inference(valid: &ValidEndpoint, model_source: &str, course: &Course) -> Rendered<AIInference> {
@@ -50,8 +48,7 @@ fn spec(valid: &ValidEndpoint, model_source: &str, course: &Course) -> Value {
 
 /// The types of both kinds are the same, so the JSON is.
 fn passed_through(valid: &ValidEndpoint) -> Map<String, Value> {
-    let given = serde_json::to_value(&valid.endpoint.spec).unwrap_or_default();
-    let fields = given.as_object().into_iter().flatten();
+    let fields = valid.endpoint.given.iter();
     let fields = fields.filter(|(field, _)| PASSED_THROUGH.contains(&field.as_str()));
     fields.map(|(field, value)| (field.clone(), value.clone())).collect()
 }

@@ -8,10 +8,10 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use serde_json::{Map, Value, json};
+use workload::templates::rendered::Rendered;
 
 use super::{inference::metadata, replicas::Course};
 use crate::{
-    child::Rendered,
     observe::{Observed, Sighting},
     rivals::{Rival, RivalKind},
     validate::{Scaler, ValidAutoscaling, ValidEndpoint},
@@ -44,7 +44,7 @@ pub(super) fn wanted(valid: &ValidEndpoint, observed: &Observed, course: &Course
             Wanted::HorizontalPodAutoscaler(Box::new(Rendered::new(metadata(valid), spec)))
         }),
         Scaler::AIScaler => observed.hpa.own().is_none().then(|| {
-            let spec = of_scaler(autoscaling, &target);
+            let spec = of_scaler(valid, &target);
             Wanted::AIScaler(Box::new(Rendered::new(metadata(valid), spec)))
         }),
     }
@@ -90,19 +90,24 @@ fn unwanted<V: Resource>(seen: &Sighting<V>, is_wanted: bool) -> Option<ObjectMe
     meta.deletion_timestamp.is_none().then(|| meta.clone())
 }
 
+/// As the API server has it.
+fn given(valid: &ValidEndpoint) -> Map<String, Value> {
+    valid.endpoint.given.get("autoscaling").and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
 fn of_hpa(ValidAutoscaling { spec, scaler: _ }: &ValidAutoscaling, target: &Value) -> Value {
     json!({
         "scaleTargetRef": target,
         "minReplicas": spec.min_replicas,
         "maxReplicas": spec.max_replicas,
+        // In the forms of the API server, which writes quantities as text.
         "metrics": spec.metrics,
     })
 }
 
 /// The fields have the types of AIScaler.
-fn of_scaler(ValidAutoscaling { spec, scaler: _ }: &ValidAutoscaling, target: &Value) -> Value {
-    let given = serde_json::to_value(spec).unwrap_or_default();
-    let mut fields: Map<String, Value> = given.as_object().cloned().unwrap_or_default();
+fn of_scaler(valid: &ValidEndpoint, target: &Value) -> Value {
+    let mut fields = given(valid);
     fields.remove("metrics");
     fields.insert("targetRef".to_owned(), target.clone());
     Value::Object(fields)

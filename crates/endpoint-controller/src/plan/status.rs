@@ -15,8 +15,11 @@ use crate::{
     observe::Observed,
 };
 
-/// Counts and messages change with every pod. A status that differs only in them is written after this time.
+/// Counts change with every pod. A status that differs only in them and in messages is written after this time.
 const MINOR_EVERY: Duration = Duration::from_secs(10);
+
+/// One that differs only in messages is written after this time: the AIInference has them at once.
+const MESSAGES_EVERY: Duration = Duration::from_secs(60);
 
 /// A new object, or a new generation, that comes up without a fault has nothing to say for this time.
 const BEGINNING_LASTS: Duration = Duration::from_secs(5);
@@ -133,10 +136,17 @@ fn unwritten(
         return Some(Unwritten::first(BEGINNING_LASTS, &observed.facts, now));
     }
     let is_minor = without_details(before, comes_up) == without_details(planned, comes_up);
+    let every =
+        if without_messages(before) == without_messages(planned) { MESSAGES_EVERY } else { MINOR_EVERY };
     let InferenceEndpointStatus { ready_replicas, children, .. } = before;
     let uids: Vec<&str> = children.iter().map(|child| child.uid.as_str()).collect();
     let numbers = (ready_replicas, uids);
-    is_minor.then(|| Unwritten::measured(numbers, &before.conditions, MINOR_EVERY, &observed.facts, now))
+    is_minor.then(|| Unwritten::measured(numbers, &before.conditions, every, &observed.facts, now))
+}
+
+fn without_messages(status: &InferenceEndpointStatus) -> InferenceEndpointStatus {
+    let conditions = with_messages(&status.conditions, |_| String::new());
+    InferenceEndpointStatus { conditions, ..status.clone() }
 }
 
 /// Without what changes often while pods start. While nothing is wrong, reasons are such details.

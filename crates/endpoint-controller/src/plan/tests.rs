@@ -1,7 +1,7 @@
 //! What is planned for an endpoint in each state.
 
 use api::{
-    aiinference::endpoint::{InferenceEndpoint, InferenceEndpointStatus, Phase},
+    aiinference::endpoint::{InferenceEndpointStatus, Phase},
     conditions, labels,
 };
 use runtime::key::Key;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     child::Active,
+    endpoint::Endpoint,
     observe::MetricsApi,
     rivals::{Rival, RivalKind},
     tests::{at, by_cpu, by_queue, condition, endpoint, hpa, inference, observed, scaler, settings},
@@ -203,7 +204,7 @@ fn the_replicas_are_left_to_an_autoscaler_of_another() {
     seen.rival = None;
     let gone = planned(&seen);
     assert_eq!(replicas(&gone), of_scaler(None));
-    assert_eq!(gone.requeue_after, Some(Duration::from_secs(10)), "the message is a detail");
+    assert_eq!(gone.requeue_after, Some(Duration::from_secs(60)), "the message is a detail");
     seen.facts = gone.facts.unwrap().into_iter().map(|fact| (fact, at(-299))).collect();
     assert_eq!(replicas(&planned(&seen)), of_scaler(None));
     seen.facts.values_mut().for_each(|since| *since = at(-300));

@@ -243,3 +243,24 @@ fn a_volume_that_cannot_be_written_is_named() {
     fs::remove_file(scene.output.join("baseline")).unwrap();
     fs::set_permissions(&scene.output, fs::Permissions::from_mode(0o755)).unwrap();
 }
+
+/// The same half is missing on both sides, so pairing does not notice it.
+#[test]
+fn a_harness_that_says_no_number_is_held_to_the_lines_of_the_files() {
+    let scene = Scene::new();
+    let files = scene.answers("answers", reviews(0..500, |_| true));
+    let run = || scene.run("baseline").option("subset", "history").environment("FAKE_HARNESS_FILES", &files);
+    let first = run();
+    let questions = scene.path("questions").join("history_val.jsonl");
+    fs::write(&questions, "{}\n".repeat(1_000)).unwrap();
+    first.end().failed(ExitCode::HarnessFailed, "its files have 500 of 1000 answers of baseline");
+    let limited = run();
+    fs::write(&questions, "{}\n".repeat(1_000)).unwrap();
+    let side = limited.option("limit", "500").end().side();
+    assert_eq!((side.questions, side.unchecked), (500, false));
+    let other_form = run();
+    fs::remove_file(&questions).unwrap();
+    fs::write(questions.with_extension("csv"), "question,A\n").unwrap();
+    let side = other_form.end().side();
+    assert_eq!((side.questions, side.unchecked), (500, true), "the status says that it was not checked");
+}

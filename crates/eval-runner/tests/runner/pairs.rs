@@ -174,3 +174,19 @@ fn results_of_several_test_sets_have_their_order() {
     let pairs = scene.pair(&["--test-set", "other"]).pairs();
     assert_eq!([pairs[0].both_right, pairs[1].both_right], [7, 2]);
 }
+
+/// Otherwise a server that fails would gain by it.
+#[test]
+fn a_failed_request_is_no_better_than_the_worst_answer() {
+    let scene = Scene::new();
+    let announced = "general_mcq: 100 samples to evaluate (1 subset)\n";
+    let log = announced.to_owned() + "ERROR: Processing item in subset='history' failed: x\n";
+    let answers = |range: std::ops::Range<u64>| {
+        range.map(|index| review(index, &format!("q {index}"), if index == 50 { -4.0 } else { -1.0 }))
+    };
+    asked_of(&scene, "baseline", answers(0..100), announced);
+    asked_of(&scene, "candidate", answers(0..99), &log);
+    let [pair] = &scene.pair(&[]).pairs()[..] else { panic!("one test set") };
+    let graded = pair.graded.as_ref().unwrap();
+    assert_eq!((graded.baseline.as_str(), graded.candidate.as_str()), ("-1.030000", "-1.060000"));
+}

@@ -4,9 +4,11 @@
 //! requests root, and has no token of the Kubernetes API.
 
 use api::{
-    aiinference::evaluation::Requests,
+    aiinference::evaluation::{Order, Requests},
     labels,
     launcher::evaluator::{API_KEY, CHAT, COMPLETIONS, ExitCode, PROGRAM, commands, options},
+    loader,
+    trainingjob::Upload,
 };
 use k8s_openapi::{
     api::{
@@ -15,18 +17,23 @@ use k8s_openapi::{
             PodFailurePolicyOnPodConditionsPattern, PodFailurePolicyRule,
         },
         core::v1::{
-            Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, PersistentVolumeClaimVolumeSource,
-            PodSpec, PodTemplateSpec, ResourceRequirements, SecretKeySelector, Volume, VolumeMount,
+            Affinity, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource,
+            PersistentVolumeClaimVolumeSource, PodAffinity, PodAffinityTerm, PodSpec, PodTemplateSpec,
+            ResourceRequirements, SecretKeySelector, Volume, VolumeMount, WeightedPodAffinityTerm,
         },
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta},
 };
 use text::quantity::Bytes;
-use workload::templates::{
-    options::{
-        HelperAmounts, affinity, env_from, helper_resources, pod, user_volumes, volume_conflict as conflict,
+use workload::{
+    templates::{
+        options::{
+            HelperAmounts, affinity, env_from, helper_resources, pod, user_volumes,
+            volume_conflict as conflict,
+        },
+        template::{container_security, env_var, literal, mount, tolerations},
     },
-    template::{container_security, env_var, literal, mount, tolerations},
+    uploads::{self, Uploader},
 };
 
 use super::{
@@ -36,9 +43,14 @@ use super::{
     sides,
     work::{Asked, Work},
 };
-use crate::validate::{Model, Questions, ValidEvaluation, ValidSet};
+use crate::{
+    Settings, names,
+    validate::{Model, Questions, ValidEvaluation, ValidSet},
+};
 
-/// Name of the main container of every pod.
+/// The field that describes the store of the answers.
+pub(super) const FIELDS: &str = "spec.output";
+/// Name of the main container of every pod but that of the upload.
 pub(super) const RUNNER: &str = "runner";
 /// Name of the init container that brings the runner.
 pub(super) const INSTALLER: &str = "runner-installer";
@@ -56,6 +68,12 @@ const HOME_VOLUME: &str = "home";
 const HOME: &str = "/tmp";
 const SHARED_MEMORY_VOLUME: &str = "shared-memory";
 const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Which Job a pod is of.
+const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+/// Each node is a topology of its own.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const HIGHEST_WEIGHT: i32 = 100;
 
 /// Questions of the null control.
 const CONTROL_QUESTIONS: &str = "200";
@@ -93,6 +111,10 @@ pub(super) fn asking(scene: &Scene<'_>, work: Work, server: &Serving) -> Job {
         volumes: Some(volumes),
         ..common(valid)
     };
+    let pod = match valid.evaluation.spec.order {
+        Order::Parallel if claim::ties_to_a_node(valid, scene.observed) => beside_the_other(pod, valid),
+        Order::Parallel | Order::Sequential => pod,
+    };
     let mut job = job(valid, scene.job_name(work), pod);
     let mark = work.side().and_then(|side| server::mark(scene, side));
     job.metadata.annotations = mark.map(|mark| [(labels::ASKED_SERVER.to_owned(), mark)].into());
@@ -124,6 +146,70 @@ pub(super) fn pairing(scene: &Scene<'_>) -> Job {
         ..common(valid)
     };
     job(valid, scene.job_name(Work::Pair), pod)
+}
+
+/// The Job that writes, reads and deletes an object below the folder to which this evaluation is uploaded.
+pub(super) fn checking(valid: &ValidEvaluation, upload: &Upload, settings: &Settings) -> Job {
+    let container = uploader(valid, settings).checks(upload, &valid.owner.uid);
+    let volumes = uploads::authority(upload).map(|volume| vec![volume]);
+    let pod = PodSpec { containers: vec![container], volumes, ..common(valid) };
+    let Job { metadata, spec, status } = job(valid, names::store_check(&valid.name), pod);
+    let spec = spec.map(|spec| JobSpec {
+        backoff_limit: Some(uploads::CHECK_RETRIES),
+        active_deadline_seconds: Some(uploads::CHECK_DEADLINE_SECONDS),
+        pod_failure_policy: Some(uploads::ends_at(&loader::ExitCode::ALL)),
+        ..spec
+    });
+    Job { metadata, spec, status }
+}
+
+/// The Job that uploads the folder of this evaluation.
+pub(super) fn uploading(valid: &ValidEvaluation, upload: &Upload, settings: &Settings) -> Job {
+    let mut container = uploader(valid, settings).pushes(upload, &folder(valid));
+    let output = VolumeMount { read_only: Some(true), ..mount(OUTPUT_VOLUME, OUTPUT_PATH) };
+    container.volume_mounts.get_or_insert_default().insert(0, output);
+    let output = volume_of_claim(OUTPUT_VOLUME, &claim::name(valid));
+    let volumes = [output].into_iter().chain(uploads::authority(upload));
+    let pod = PodSpec { containers: vec![container], volumes: Some(volumes.collect()), ..common(valid) };
+    let Job { metadata, spec, status } = job(valid, names::upload(&valid.name), pod);
+    let spec = spec.map(|spec| JobSpec {
+        backoff_limit: Some(uploads::RETRIES),
+        pod_failure_policy: Some(uploads::ends_at(&uploads::PERMANENT)),
+        ..spec
+    });
+    Job { metadata, spec, status }
+}
+
+fn uploader<'a>(valid: &ValidEvaluation, settings: &'a Settings) -> Uploader<'a> {
+    let users = valid.evaluation.spec.pods.helper_resources.as_ref();
+    let resources = helper_resources(users, &uploads::AMOUNTS);
+    Uploader { image: &settings.transfer_image, fields: FIELDS, resources }
+}
+
+/// On the node of the other pod of this evaluation, if there is room. Not required: a pod on a lost node would keep all others
+/// from every other node.
+fn beside_the_other(pod: PodSpec, valid: &ValidEvaluation) -> PodSpec {
+    // That of the check has no volume.
+    let is_no_check = LabelSelectorRequirement {
+        key: JOB_NAME.to_owned(),
+        operator: "NotIn".to_owned(),
+        values: Some(vec![names::store_check(&valid.name)]),
+    };
+    let term = PodAffinityTerm {
+        label_selector: Some(LabelSelector {
+            match_labels: Some(labels_of(&valid.name)),
+            match_expressions: Some(vec![is_no_check]),
+        }),
+        topology_key: HOSTNAME.to_owned(),
+        ..PodAffinityTerm::default()
+    };
+    let beside = WeightedPodAffinityTerm { weight: HIGHEST_WEIGHT, pod_affinity_term: term };
+    let beside = PodAffinity {
+        preferred_during_scheduling_ignored_during_execution: Some(vec![beside]),
+        ..PodAffinity::default()
+    };
+    let affinity = Affinity { pod_affinity: Some(beside), ..pod.affinity.unwrap_or_default() };
+    PodSpec { affinity: Some(affinity), ..pod }
 }
 
 fn job(valid: &ValidEvaluation, name: String, pod: PodSpec) -> Job {

@@ -11,29 +11,30 @@ use api::{
     reasons,
 };
 use jiff::Timestamp;
-use runtime::write::conditions::whole_seconds;
+use runtime::{watch::cache::controller_of, write::conditions::whole_seconds};
 use workload::{
     Cause,
-    faults::{
-        container::{quote, start_fault},
-        unplaced::unplaced,
-    },
+    faults::container::quote,
     time::remaining,
-    views::pod::{PodView, Terminated},
+    uploads::UPLOADER,
+    views::{
+        job::{Failed, JobView},
+        pod::{PodView, Terminated},
+    },
 };
 
 use super::{
     Scene,
-    job::{INSTALLER, RUNNER},
+    job::RUNNER,
     server,
     work::{self, Work},
 };
-use crate::objects::job_view::{End, JobView};
 
-/// The runs that have ended, in order, and what is with the first that has not.
+/// The runs that have ended, and what is with those that have not.
 pub(super) struct Progress {
     pub(super) runs: Vec<Run>,
-    pub(super) state: State,
+    /// Of each lane with open runs, that of the first one. After all lanes, that of the comparison.
+    pub(super) states: Vec<State>,
 }
 
 pub(super) enum State {
@@ -46,7 +47,13 @@ pub(super) enum State {
         work: Work,
         wait: Duration,
     },
-    /// Its Job has ended, and no pod says how. The runner finds its result on the volume.
+    /// Its Job has failed by a fault that may pass, and is made again after a while.
+    Failing {
+        work: Work,
+        cause: Cause,
+        wait: Duration,
+    },
+    /// Its Job has ended, and no pod says how, or it may end otherwise now. The runner finds results on the volume.
     Repeated {
         work: Work,
         job: Arc<JobView>,
@@ -56,24 +63,37 @@ pub(super) enum State {
 }
 
 /// A watch brings the pods of a Job that has ended within this time.
-const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(30);
+
+/// The comparison has failed by a fault of a node or of the volume, and is made again after this time. Its Job has tried
+/// several times before.
+const PAIRED_AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 pub(super) fn progress(scene: &Scene<'_>) -> Progress {
     let mut runs = scene.observed.status_runs().to_vec();
-    for work in work::all(scene.valid) {
-        if is_known(scene, &runs, work) {
+    let lanes = work::lanes(scene.valid);
+    let mut states: Vec<State> = lanes.iter().filter_map(|lane| open(scene, lane, &mut runs)).collect();
+    if states.is_empty() {
+        states.push(match end(scene, Work::Pair) {
+            Outcome::Done(message) => State::Compared(message),
+            Outcome::Open(state) => state,
+        });
+    }
+    Progress { runs, states }
+}
+
+/// What is with the first run of a lane that has not ended. Adds those that have.
+fn open(scene: &Scene<'_>, lane: &[Work], runs: &mut Vec<Run>) -> Option<State> {
+    for &work in lane.iter() {
+        if is_known(scene, runs, work) {
             continue;
         }
         match end(scene, work) {
-            Outcome::Done(message) => match work {
-                Work::Ask { .. } => runs.push(run(scene, work, &message)),
-                Work::Pair => return Progress { runs, state: State::Compared(message) },
-            },
-            Outcome::Open(state) => return Progress { runs, state },
+            Outcome::Done(message) => runs.push(run(scene, work, &message)),
+            Outcome::Open(state) => return Some(state),
         }
     }
-    // The comparison is the last work, and never a run.
-    Progress { runs, state: State::Active(Work::Pair) }
+    None
 }
 
 /// Whether these are the runs of it.
@@ -102,54 +122,77 @@ fn end(scene: &Scene<'_>, work: Work) -> Outcome {
             None => Outcome::Done(Box::new(message)),
         };
     }
-    let Some(end) = job.end.as_ref().filter(|_| !job.is_being_deleted()) else {
-        return Outcome::Open(match lost(&pods, scene.now).filter(|_| !job.is_being_deleted()) {
-            Some(None) => State::Repeated { work, job: Arc::clone(job) },
-            Some(Some(wait)) => State::Awaited { work, wait },
-            None => State::Active(work),
-        });
-    };
-    if end.is_complete {
-        let wait = remaining(PODS_ARE_SEEN_WITHIN, end.since, scene.now);
-        return Outcome::Open(match (report, wait) {
+    let ended = Some(job).filter(|job| !job.is_being_deleted());
+    if let Some(completed) = ended.and_then(|job| job.completed) {
+        return Outcome::Open(match (report, remaining(PODS_ARE_SEEN_WITHIN, completed, scene.now)) {
             // Another run would say the same.
             (Some(report), _) => State::Failed(unreadable(scene, work, report)),
             (None, Some(wait)) => State::Awaited { work, wait },
             (None, None) => State::Repeated { work, job: Arc::clone(job) },
         });
     }
+    let Some(failed) = ended.and_then(|job| job.failed.as_ref()) else {
+        return Outcome::Open(match lost(&pods, scene.now).filter(|_| !job.is_being_deleted()) {
+            Some(None) => State::Repeated { work, job: Arc::clone(job) },
+            Some(Some(wait)) => State::Awaited { work, wait },
+            None => State::Active(work),
+        });
+    };
     let last = ends.filter(|ended| ended.exit_code != 0).max_by_key(|ended| ended.finished_at);
-    match (last, remaining(PODS_ARE_SEEN_WITHIN, end.since, scene.now)) {
+    match (last, remaining(PODS_ARE_SEEN_WITHIN, failed.since, scene.now)) {
         (None, Some(wait)) => Outcome::Open(State::Awaited { work, wait }),
-        (last, _) => Outcome::Open(State::Failed(failure(scene, work, job, end, last))),
+        (last, _) => {
+            let cause = failure(scene, work, job, failed, last);
+            // The answers of hours are there, and a comparison holds no GPU.
+            if work != Work::Pair || !may_pass(last) {
+                return Outcome::Open(State::Failed(cause));
+            }
+            Outcome::Open(match remaining(PAIRED_AGAIN_AFTER, failed.since, scene.now) {
+                Some(wait) => State::Failing { work, cause, wait },
+                None => State::Repeated { work, job: Arc::clone(job) },
+            })
+        }
     }
+}
+
+/// Whether a node or a volume may be the cause of a failed Job. `None`: no pod of it has started, or it is gone.
+fn may_pass(last: Option<&Terminated>) -> bool {
+    /// By SIGKILL and SIGTERM, which also the end of a node sends.
+    const KILLED: [i32; 2] = [137, 143];
+    last.is_none_or(|last| match ExitCode::from_code(last.exit_code) {
+        Some(code) => code.may_be_repeated(),
+        None => KILLED.contains(&last.exit_code) && last.reason != "OOMKilled",
+    })
 }
 
 /// A pod that was deleted ends within this time after its grace period, unless its node is lost.
 const ENDS_WITHIN: Duration = Duration::from_secs(300);
 
-/// A pod of a Job that was deleted, whose runner may still write into the folder of this evaluation. Not one of a node that is
+/// A pod of an earlier Job of this work, whose runner may still write the same files, and until when. Not one of a node that is
 /// lost. A pod that is not being deleted may be that of a Job without its labels, which is there.
-pub(super) fn earlier_runner(scene: &Scene<'_>) -> Option<Cause> {
-    let is_of_a_job = |pod: &PodView| scene.observed.jobs.values().any(|job| job.has_pod(pod));
-    let may_write = |pod: &&PodView| {
-        let deleted = pod.metadata.deletion_timestamp.as_ref();
-        let ends = deleted.is_some_and(|at| remaining(ENDS_WITHIN, at.0, scene.now).is_some());
-        ends && !has_ended(pod) && !is_of_a_job(pod)
+pub(super) fn earlier_runner(scene: &Scene<'_>, work: Work) -> Option<(Cause, Duration)> {
+    let name = scene.job_name(work);
+    let ends_within = |pod: &PodView| {
+        let deleted = pod.metadata.deletion_timestamp.as_ref()?;
+        let is_of_work = controller_of(pod).is_some_and(|owner| owner.name == name);
+        let wait = remaining(ENDS_WITHIN, deleted.0, scene.now)?;
+        let message = format!("pod {} of an earlier run ends", pod.name());
+        (is_of_work && !has_ended(pod)).then_some((Cause { reason: reasons::WAITING, message }, wait))
     };
-    let pod = scene.observed.pods.iter().map(AsRef::as_ref).find(may_write)?;
-    let message = format!("pod {} of an earlier run ends", pod.name());
-    Some(Cause { reason: reasons::WAITING, message })
+    scene.observed.pods.iter().filter_map(|pod| ends_within(pod)).max_by_key(|(_, wait)| *wait)
 }
 
 fn has_ended(pod: &PodView) -> bool {
     ["Failed", "Succeeded"].contains(&pod.phase.as_str())
-        || pod.container(RUNNER).is_some_and(|runner| runner.state.terminated.is_some())
+        || [RUNNER, UPLOADER]
+            .into_iter()
+            .filter_map(|name| pod.container(name))
+            .any(|main| main.state.terminated.is_some())
 }
 
 /// Whether no kubelet ends the only pods of a Job, which makes no other pod before they have ended. `Some(None)`: for so long
 /// that another Job has to.
-fn lost(pods: &[&PodView], now: Timestamp) -> Option<Option<Duration>> {
+pub(super) fn lost(pods: &[&PodView], now: Timestamp) -> Option<Option<Duration>> {
     let since = pods.iter().map(|pod| {
         let deleted = pod.metadata.deletion_timestamp.as_ref().filter(|_| !has_ended(pod))?;
         Some(deleted.0)
@@ -183,7 +226,7 @@ fn unreadable(scene: &Scene<'_>, work: Work, report: &Terminated) -> Cause {
 /// Why the answers of a run may be those of two models.
 fn changed(scene: &Scene<'_>, work: Work, job: &JobView) -> Option<Cause> {
     let side = work.side()?;
-    let asked = job.server.as_deref()?;
+    let asked = job.asked_server.as_deref()?;
     let now = server::mark(scene, side)?;
     // A server may report its files only after its first run has begun.
     let differs = asked
@@ -210,6 +253,7 @@ fn run(scene: &Scene<'_>, work: Work, message: &Message) -> Run {
         questions: count(report.questions),
         failed: count(report.failed),
         unparsed: count(report.unparsed),
+        unchecked: report.unchecked,
         metric: Some(quote(&report.metric)).filter(|metric| !metric.is_empty()),
         harness: Some(quote(format!("{} {}", report.harness, report.harness_version).trim()))
             .filter(|harness| !harness.is_empty()),
@@ -218,10 +262,16 @@ fn run(scene: &Scene<'_>, work: Work, message: &Message) -> Run {
 }
 
 /// Why a Job has failed, with the words of the runner.
-fn failure(scene: &Scene<'_>, work: Work, job: &JobView, end: &End, last: Option<&Terminated>) -> Cause {
+fn failure(
+    scene: &Scene<'_>,
+    work: Work,
+    job: &JobView,
+    failed: &Failed,
+    last: Option<&Terminated>,
+) -> Cause {
     let what = named(scene, work);
     let Some(last) = last else {
-        let message = format!("{what}: Job {} has failed: {}", job.name(), quote(&end.message));
+        let message = format!("{what}: Job {} has failed: {}", job.name(), quote(&failed.message));
         return Cause { reason: reasons::HARNESS_FAILED, message };
     };
     let words = message(last).and_then(|message| message.error).map(|error| quote(&error));
@@ -265,42 +315,4 @@ pub(super) fn named(scene: &Scene<'_>, work: Work) -> String {
         }
         Work::Pair => "comparison".to_owned(),
     }
-}
-
-/// Why the pods of a Job do not start, and since when at least.
-pub(super) struct Obstacle {
-    pub(super) cause: Cause,
-    pub(super) since: Timestamp,
-}
-
-/// The Job controller makes a pod within this time.
-const HAS_A_POD_WITHIN: Duration = Duration::from_secs(30);
-
-pub(super) fn obstacle(scene: &Scene<'_>, work: Work) -> Option<Obstacle> {
-    let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| !job.is_being_deleted())?;
-    let pods = scene.observed.pods_of(job);
-    let since = job.metadata.creation_timestamp.as_ref().map_or(scene.now, |time| time.0);
-    if pods.is_empty() && job.end.is_none() && remaining(HAS_A_POD_WITHIN, since, scene.now).is_none() {
-        let message = format!(
-            "Job {name} has no pod: a quota, a LimitRange, an admission policy or a queue may hold it back; see kubectl \
-             describe job {name}",
-            name = job.name()
-        );
-        return Some(Obstacle { cause: Cause { reason: reasons::WAITING, message }, since });
-    }
-    let mut waiting = pods.into_iter().filter(|pod| !pod.is_over());
-    waiting.find_map(|pod| {
-        let cause = unscheduled(scene, pod).or_else(|| unstarted(pod))?;
-        Some(Obstacle { cause, since: pod.created().unwrap_or(since) })
-    })
-}
-
-fn unscheduled(scene: &Scene<'_>, pod: &PodView) -> Option<Cause> {
-    let Cause { reason, message } = unplaced(None, pod, None, scene.now).cause?;
-    Some(Cause { reason, message: format!("pod {} has no node: {message}", pod.name()) })
-}
-
-fn unstarted(pod: &PodView) -> Option<Cause> {
-    let init = pod.init_container(INSTALLER);
-    init.into_iter().chain(pod.container(RUNNER)).find_map(|container| start_fault(pod, container))
 }

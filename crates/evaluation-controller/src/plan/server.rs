@@ -1,21 +1,22 @@
 //! The server of a model: whether it answers, and the temporary AIInference as it is created. Pure.
 
-use std::{marker::PhantomData, time::Duration};
+use std::time::Duration;
 
 use api::{
     aiinference::{
-        evaluation::{CPU, ResolvedSide, Server},
+        AIInference,
+        evaluation::{CPU, Order, ResolvedSide, Server},
         source::ModelSource,
     },
     conditions, reasons,
 };
 use serde_json::{Map, Value, json};
-use workload::{Cause, faults::container::quote, time::remaining};
+use workload::{Cause, faults::container::quote, templates::rendered::Rendered, time::remaining};
 
 use super::{Scene, metadata::metadata};
 use crate::{
+    inference::InferenceView,
     names::{self, Side},
-    objects::inference::{InferenceView, Rendered},
     observe::Sighting,
     validate::Model,
 };
@@ -28,7 +29,8 @@ pub(super) enum Readiness {
         cause: Cause,
         wait: Option<Duration>,
     },
-    /// A server of the user does not answer; nothing of this evaluation exists meanwhile.
+    /// A server of the user does not answer, or another object has the name of the temporary one. Nothing is created for this side
+    /// meanwhile.
     Unavailable(Cause),
     /// The temporary server will not come up.
     Failed(Cause),
@@ -101,7 +103,7 @@ fn temporary(scene: &Scene<'_>, side: Side) -> Readiness {
         let message = "the cluster does not have the kind AIInference; install deploy/crds and the inference-controller";
         return waits(message.to_owned(), None);
     }
-    if let Some(other) = scene.observed.server(side.other()).own() {
+    if let Some(other) = before(scene, side) {
         return waits(
             format!("waits until AIInference {} has gone, whose GPUs are needed", other.name()),
             None,
@@ -122,6 +124,15 @@ fn temporary(scene: &Scene<'_>, side: Side) -> Readiness {
             Readiness::Unavailable(Cause { reason: reasons::OWNERSHIP_CONFLICT, message })
         }
         Sighting::Own(server) => own(scene, side, server),
+    }
+}
+
+/// The other temporary server, if it has to go first.
+fn before<'s>(scene: &Scene<'s>, side: Side) -> Option<&'s InferenceView> {
+    let other = scene.observed.server(side.other()).own();
+    match scene.valid.evaluation.spec.order {
+        Order::Sequential => other,
+        Order::Parallel => None,
     }
 }
 
@@ -192,7 +203,7 @@ fn words(server: &InferenceView) -> String {
 }
 
 /// The temporary server of a side as it should be; `None`: it needs none, or not yet.
-pub(super) fn wanted(scene: &Scene<'_>, side: Side) -> Result<Option<Rendered>, Cause> {
+pub(super) fn wanted(scene: &Scene<'_>, side: Side) -> Result<Option<Rendered<AIInference>>, Cause> {
     let valid = scene.valid;
     let is_temporary = matches!(valid.model(side), Model::Source(_) | Model::Output { .. });
     let is_free = match scene.observed.server(side) {
@@ -201,8 +212,8 @@ pub(super) fn wanted(scene: &Scene<'_>, side: Side) -> Result<Option<Rendered>, 
         Sighting::Own(server) => !server.is_being_deleted(),
         Sighting::Foreign { .. } => false,
     };
-    let is_alone = scene.observed.server(side.other()).own().is_none();
-    if !(is_temporary && is_free && is_alone && scene.observed.serves_inferences) {
+    let is_next = before(scene, side).is_none();
+    if !(is_temporary && is_free && is_next && scene.observed.serves_inferences) {
         return Ok(None);
     }
     let Ok(resolved) = scene.sides.of(side) else { return Ok(None) };
@@ -211,7 +222,7 @@ pub(super) fn wanted(scene: &Scene<'_>, side: Side) -> Result<Option<Rendered>, 
         reason: reasons::UNSUPPORTED_ARTIFACT,
         message: format!("{}: {why}", side.field()),
     })?;
-    Ok(Some(Rendered { metadata, spec, kind: PhantomData }))
+    Ok(Some(Rendered::new(metadata, spec)))
 }
 
 fn spec(scene: &Scene<'_>, resolved: &ResolvedSide) -> Result<Value, String> {
@@ -225,6 +236,7 @@ fn spec(scene: &Scene<'_>, resolved: &ResolvedSide) -> Result<Value, String> {
         args,
         env,
         resources,
+        warmup_timeout_seconds,
         model_store,
         model_volume,
         scheduling,
@@ -246,6 +258,7 @@ fn spec(scene: &Scene<'_>, resolved: &ResolvedSide) -> Result<Value, String> {
         ("args", json!(args)),
         ("env", json!(env)),
         ("resources", json!(resources)),
+        ("warmupTimeoutSeconds", json!(warmup_timeout_seconds)),
         ("modelStore", json!(model_store)),
         ("modelVolume", json!(model_volume)),
         ("scheduling", json!(scheduling)),

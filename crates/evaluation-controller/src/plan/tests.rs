@@ -1,6 +1,7 @@
 //! What is planned for an evaluation in each state.
 
 use api::{aiinference::evaluation::ModelEvaluation, conditions, reasons};
+use runtime::write::refusal::Refusal;
 use serde_json::{Value, json};
 
 use super::*;
@@ -10,11 +11,23 @@ use crate::{
 };
 
 mod bad_hours;
+mod interrupted;
+mod refusals;
+mod side_by_side;
+mod store_check;
+mod uploads;
 
 const ASKED: &str = r#"{"side":{"questions":1000,"failed":3,"metric":"acc","harness":"evalscope","harnessVersion":"1.10.0"}}"#;
 
 fn planned(observed: &Observed) -> Plan {
     plan(observed, &settings(), at(0))
+}
+
+/// The plan after the API server has refused this plan, of which nothing was created.
+fn denied(seen: &Observed, seconds: i64) -> Plan {
+    let denied = Refusal::Denied("denied: quota".to_owned());
+    let now = at(seconds);
+    refused::refused(&denied, &plan(seen, &settings(), now), seen, &settings(), now)
 }
 
 /// The next state of the same evaluation.
@@ -25,11 +38,29 @@ fn with_status(mut seen: Observed, plan: &Plan) -> Observed {
     seen
 }
 
+/// The Job of the pods that speak to the store, whose uploader has ended with this exit code and message; `None`: it runs.
+fn add_uploader(seen: &mut Observed, job: &str, end: Option<(i32, &str)>) {
+    add_job(seen, job, end);
+    let store = upload::destination(&seen.evaluation).unwrap();
+    std::sync::Arc::make_mut(seen.jobs.get_mut(job).unwrap()).asked_server = Some(upload::mark(&store));
+    let mut pod = (*seen.pods.pop().unwrap()).clone();
+    pod.containers[0].name = "uploader".to_owned();
+    if end.is_some() {
+        pod.phase = "Failed".to_owned();
+    }
+    seen.pods.push(std::sync::Arc::new(pod));
+}
+
+fn drop_job(seen: &mut Observed, job: &str) {
+    seen.jobs.remove(job);
+    seen.pods.retain(|pod| pod.name() != format!("{job}-x"));
+}
+
 fn names(plan: &Plan) -> (Vec<String>, Vec<String>) {
     let child = |child: &Child| match child {
         Child::Claim(claim) => format!("claim {}", claim.metadata.name.clone().unwrap()),
-        Child::Server(server) => format!("server {}", server.metadata.name.clone().unwrap()),
-        Child::Job(job) => format!("job {}", job.metadata.name.clone().unwrap()),
+        Child::Server(_, server) => format!("server {}", server.metadata.name.clone().unwrap()),
+        Child::Job(_, job) => format!("job {}", job.metadata.name.clone().unwrap()),
     };
     let deletion = |deletion: &Deletion| match deletion {
         Deletion::Server(server) => format!("server {}", server.metadata.name.clone().unwrap()),
@@ -279,7 +310,7 @@ fn the_pod_of_a_run_is_restricted_and_has_no_token() {
     seen.claims.insert("questions".to_owned(), Some(std::sync::Arc::default()));
     seen.baseline = own("ab-baseline", &ready());
     let plan = planned(&seen);
-    let Some(Child::Job(job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+    let Some(Child::Job(_, job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
     let pod = job.spec.as_ref().unwrap().template.spec.clone().unwrap();
     assert_eq!(pod.automount_service_account_token, Some(false));
     assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
@@ -317,7 +348,7 @@ fn adapters_are_mounted_and_served_under_a_name_of_their_own() {
     let mut seen = observed(evaluation(&json!({"baselineModel": "/checkpoints/v2"})));
     seen.baseline_writers = vec![std::sync::Arc::new(job)];
     let plan = planned(&seen);
-    let Some(Child::Server(rendered)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+    let Some(Child::Server(_, rendered)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
     assert_eq!(rendered.spec["modelSource"], "ms://qwen/Qwen-7B");
     let volume = json!([{"name": "adapters", "mountPath": "/adapters", "claimName": "qlora-output", "subPath": "checkpoint-40"}]);
     assert_eq!(rendered.spec["volumes"], volume);
@@ -326,9 +357,35 @@ fn adapters_are_mounted_and_served_under_a_name_of_their_own() {
     seen = with_status(seen, &plan);
     seen.baseline = own("ab-baseline", &ready());
     let plan = planned(&seen);
-    let Some(Child::Job(job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+    let Some(Child::Job(_, job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
     let args = job.spec.as_ref().unwrap().template.spec.as_ref().unwrap().containers[0].args.clone().unwrap();
     assert!(args.contains(&"--model=adapters".to_owned()), "{args:?}");
+}
+
+#[test]
+fn a_server_has_the_time_that_its_model_needs_to_warm_up() {
+    let seconds = |fields: &Value| {
+        let plan = planned(&observed(evaluation(fields)));
+        let Some(Child::Server(_, rendered)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+        rendered.spec["warmupTimeoutSeconds"].clone()
+    };
+    assert_eq!(seconds(&json!({})), Value::Null, "a value that a user has set there stays");
+    assert_eq!(seconds(&json!({"server": {"warmupTimeoutSeconds": 3600}})), json!(3600));
+}
+
+/// Both models may have lost the same answers.
+#[test]
+fn a_number_of_questions_that_could_not_be_checked_is_in_the_summary() {
+    let mut seen = observed(evaluation(&json!({"nullControl": false})));
+    let unchecked = ASKED.replace("\"failed\":3", "\"unchecked\":true");
+    add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
+    add_job(&mut seen, "ab-candidate-0", Some((0, &unchecked)));
+    let pairs = r#"{"pairs":[{"bothRight":2100,"onlyBaseline":20,"onlyCandidate":20,"bothWrong":860}]}"#;
+    add_job(&mut seen, "ab-pair", Some((0, pairs)));
+    let status = planned(&seen).status;
+    assert_eq!(status.runs.iter().map(|run| run.unchecked).collect::<Vec<_>>(), [false, true]);
+    let summary = status.summary.unwrap();
+    assert!(summary.ends_with("; the number of questions of cmmlu could not be checked"), "{summary}");
 }
 
 #[test]
@@ -340,4 +397,10 @@ fn an_evaluation_is_deleted_when_its_time_is_over() {
     let plan_at = |seconds: i64| plan(&seen, &settings(), at(seconds));
     assert_eq!((plan_at(59).is_expired, plan_at(59).requeue_after), (false, Some(Duration::from_secs(1))));
     assert!(plan_at(60).is_expired);
+    // What cannot be deleted is still said.
+    let mut paused = observed(evaluation(&json!({"paused": true})));
+    let status = json!({"phase": "Succeeded", "completionTime": "2026-01-01T12:00:00Z", "observedGeneration": 1,
+        "conditions": [condition("Stalled", "True", "Denied")]});
+    std::sync::Arc::make_mut(&mut paused.evaluation).status = Some(serde_json::from_value(status).unwrap());
+    assert_eq!(said(&planned(&paused), conditions::STALLED), is("True", reasons::DENIED));
 }

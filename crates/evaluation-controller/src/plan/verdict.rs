@@ -58,7 +58,7 @@ pub(super) fn concluded(
         verdict: verdict.as_str(),
         reason: if unstable { reasons::UNSTABLE_MEASUREMENT } else { reason(verdict) },
         difference: worst(&sets).map(interval).unwrap_or_default(),
-        summary: summary(&results, null_control.as_ref(), unstable),
+        summary: summary(&results, null_control.as_ref(), unstable) + &unchecked(valid, runs),
         results,
         null_control,
     })
@@ -179,4 +179,14 @@ fn summary(results: &[TestSetResult], control: Option<&NullControl>, unstable: b
     });
     let unstable = if unstable { "; the baseline differs from itself" } else { "" };
     format!("{}{}{unstable}", sets.join("; "), noise.unwrap_or_default())
+}
+
+/// A harness that does not say how many questions it asks may have lost the same ones of both models.
+fn unchecked(valid: &ValidEvaluation, runs: &[Run]) -> String {
+    let is_unchecked = |set: &&ValidSet| runs.iter().any(|run| run.unchecked && run.test_set == set.name);
+    let names: Vec<&str> = valid.sets.iter().filter(is_unchecked).map(|set| set.name.as_str()).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("; the number of questions of {} could not be checked", names.join(", ")),
+    }
 }

@@ -1,5 +1,7 @@
 //! What an evaluation consists of: runs, each of one model on one test set, and then the comparison. Pure.
 
+use api::aiinference::evaluation::Order;
+
 use crate::{
     names::{self, Side},
     validate::ValidEvaluation,
@@ -63,11 +65,22 @@ impl Work {
     }
 }
 
-/// In this order: all runs of the baseline come before those of the candidate, so that each server starts once.
-pub(crate) fn all(valid: &ValidEvaluation) -> Vec<Work> {
+/// The runs that follow each other; several lanes go on side by side. All runs of a model are in one lane, so that its server
+/// starts once. The comparison comes after all lanes.
+pub(crate) fn lanes(valid: &ValidEvaluation) -> Vec<Vec<Work>> {
+    let spec = &valid.evaluation.spec;
     let runs = |asked| (0..valid.sets.len()).map(move |set| Work::Ask { asked, set });
-    let control = valid.evaluation.spec.null_control.then_some(Work::Ask { asked: Asked::Control, set: 0 });
-    runs(Asked::Baseline).chain(control).chain(runs(Asked::Candidate)).chain([Work::Pair]).collect()
+    let control = spec.null_control.then_some(Work::Ask { asked: Asked::Control, set: 0 });
+    let baseline = runs(Asked::Baseline).chain(control);
+    match spec.order {
+        Order::Sequential => vec![baseline.chain(runs(Asked::Candidate)).collect()],
+        Order::Parallel => vec![baseline.collect(), runs(Asked::Candidate).collect()],
+    }
+}
+
+/// How many runs there are.
+pub(crate) fn count(valid: &ValidEvaluation) -> usize {
+    lanes(valid).iter().map(Vec::len).sum()
 }
 
 #[cfg(test)]

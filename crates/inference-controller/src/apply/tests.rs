@@ -120,6 +120,7 @@ fn context(client: &Client, inference: &AIInference) -> Context {
         grpc_routes: writer.of(Cache::default()),
         pools: writer.of(Cache::default()),
         foreign_routes: writer.of(Cache::default()),
+        evaluations: Cache::default(),
         replica_sets: Cache::default(),
         pods: writer.of(Cache::default()),
         failed_pods: Cache::default(),

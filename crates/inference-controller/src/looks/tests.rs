@@ -35,7 +35,7 @@ fn outcomes(ended: u64, errors: u64) -> Outcomes {
 }
 
 fn looks_of(ask: &Ask, reads: &[[Result<Outcomes, String>; 2]]) -> Vec<Look> {
-    let mut counters = BTreeMap::new();
+    let mut counters = Counting::default();
     let of = |(number, read): (usize, &[Result<Outcomes, String>; 2])| {
         let read: Vec<_> = read.iter().cloned().enumerate().collect();
         counted(ask, &read, &mut counters, 115 + 15 * i64::try_from(number).unwrap())
@@ -80,7 +80,7 @@ fn a_pod_without_an_answer_makes_the_look_count_for_nobody_and_is_named() {
 #[test]
 fn a_pod_that_is_no_longer_ready_counts_if_it_answers() {
     let mut ask = ask(&[MetricName::ErrorRate]);
-    let mut counters = BTreeMap::new();
+    let mut counters = Counting::default();
     let read = |new: Result<Outcomes, String>| vec![(0, Ok(outcomes(100, 0))), (1, new)];
     counted(&ask, &read(Ok(outcomes(10, 0))), &mut counters, 115);
     ask.pods[1].is_ready = false;
@@ -104,12 +104,32 @@ fn what_runs_in_the_candidate_is_known_if_each_of_its_pods_was_read() {
     assert_eq!(read(busy(0), Err("refused".to_owned())), None);
     let mut of_stable = ask(&[]);
     of_stable.pods.pop();
-    assert_eq!(counted(&of_stable, &[(0, busy(0))], &mut BTreeMap::new(), 115).requests, None);
+    assert_eq!(counted(&of_stable, &[(0, busy(0))], &mut Counting::default(), 115).requests, None);
+}
+
+#[test]
+fn tokens_are_counted_by_version_and_a_silent_pod_loses_none() {
+    let of = |tokens: u64| Ok(Outcomes { tokens: Some(tokens), ..outcomes(1, 0) });
+    let looks = looks_of(
+        &ask(&[]),
+        &[
+            [of(1_000), of(500)],
+            [of(1_100), Err("refused".to_owned())],
+            [of(1_250), of(700)],
+            // Its container has begun anew.
+            [of(1_300), of(30)],
+            [of(1_400), Ok(outcomes(9, 0))],
+        ],
+    );
+    let tokens: Vec<_> =
+        looks.iter().map(|look| look.tokens.map(|known| (known.stable, known.candidate))).collect();
+    assert_eq!(tokens, [Some((0, 0)), None, Some((250, 200)), Some((50, 30)), None]);
 }
 
 #[test]
 fn a_pod_that_was_not_read_in_time_is_named() {
-    let look = counted(&ask(&[MetricName::ErrorRate]), &[(0, Ok(outcomes(1, 0)))], &mut BTreeMap::new(), 115);
+    let look =
+        counted(&ask(&[MetricName::ErrorRate]), &[(0, Ok(outcomes(1, 0)))], &mut Counting::default(), 115);
     assert_eq!(look.fault.as_deref(), Some("pod new: it was not read in time"));
     assert_eq!(look.metrics[&MetricName::ErrorRate], Found::Incomplete);
 }

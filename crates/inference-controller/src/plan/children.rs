@@ -10,7 +10,7 @@ use workload::templates::{deployment::RenderedDeployment, revision::Revision};
 
 use super::{handover::Handover, rollout::Strategy};
 use crate::{
-    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
+    objects::gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     observe::Observed,
     validate::ValidInference,
 };

@@ -9,13 +9,13 @@
 use std::collections::BTreeMap;
 
 use api::{
-    aiinference::{AIInference, LoadedModel},
+    aiinference::{AIInference, LoadedModel, traffic::CanaryPhase},
     labels,
     loader::Loaded,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use workload::{
-    templates::revision::Revision,
+    templates::revision::{DesiredTemplate, Revision},
     views::{
         node::LossKind,
         pod::{PodView, Terminated},
@@ -52,8 +52,7 @@ fn digests(observed: &Observed) -> String {
     // A pod that leaves must be replaced, whatever it has loaded.
     let is_leaving =
         |pod: &PodView| pod.node.as_ref().is_some_and(|node| observed.leaving_nodes.contains(node));
-    let of_candidate = observed.candidate.iter().flat_map(|version| version.pods());
-    for pod in observed.pods().chain(of_candidate).filter(|pod| !is_leaving(pod)) {
+    for pod in observed.pods().chain(candidates(observed)).filter(|pod| !is_leaving(pod)) {
         if let Some(revision) = revision_of(pod) {
             of_revisions.entry(revision).or_default().push(pod);
         }
@@ -64,14 +63,42 @@ fn digests(observed: &Observed) -> String {
         of_revisions.entry(revision).or_default();
     }
     let lines = of_revisions.into_iter().flat_map(|(revision, pods)| {
-        let digest = first(pods.iter().copied(), observed).map(|(_, loaded)| loaded.digest);
         let is_deployed = observed.deployed_revision.as_deref() == Some(revision);
+        let promoted = is_deployed.then(|| promoted_digest(observed)).flatten();
+        let digest = first(pods.iter().copied(), observed).map(|(_, loaded)| loaded.digest);
+        let of_candidate = promoted.as_ref().and_then(|_| first_of_hub(candidates(observed)));
+        let digest = promoted.or(digest);
         let recorded = is_deployed.then(|| recorded_commit(observed)).flatten();
-        let commit = recorded.or_else(|| first_of_hub(pods.into_iter()).map(|loaded| loaded.commit));
+        let of_hub = || first_of_hub(pods.into_iter()).or(of_candidate);
+        let commit = recorded.or_else(|| of_hub().map(|loaded| loaded.commit));
         let commit = commit.map(|commit| Loaded::commit_line(revision, &commit));
         [digest.map(|digest| Loaded::line(revision, &digest)), commit]
     });
     lines.flatten().collect()
+}
+
+/// What stable has to load while it gets the version of the candidate: the files that an evaluation has passed.
+fn promoted_digest(observed: &Observed) -> Option<String> {
+    let status = observed.inference.status.as_ref()?;
+    let canary = status.canary.as_ref().filter(|canary| canary.phase == Some(CanaryPhase::Promoting))?;
+    let promoted = status.promoted_revision.as_ref().filter(|promoted| **promoted == canary.revision)?;
+    // Not while the Deployment still has the version of before.
+    let (generation, refresh, reported) = (String::new(), None, None);
+    let of_promoted = DesiredTemplate { spec_hash: promoted, generation, refresh, reported };
+    let is_deployed = of_promoted.has_pods(observed.deployment.as_ref(), &[]);
+    let passed = canary.evaluation.as_ref().filter(|passed| passed.confirmed && is_deployed)?;
+    Some(passed.digest.clone())
+}
+
+/// Whether no ready pod of stable has loaded other files than an evaluation has passed, while it gets that version.
+pub(super) fn has_promoted(revision: &Revision<'_>, observed: &Observed) -> bool {
+    let Some(passed) = promoted_digest(observed) else { return true };
+    let mut loaded = of_ready_pods(revision, observed).into_iter().filter_map(|(_, digest)| digest);
+    loaded.all(|digest| digest == passed)
+}
+
+fn candidates(observed: &Observed) -> impl Iterator<Item = &PodView> {
+    observed.candidate.iter().flat_map(|version| version.pods())
 }
 
 /// The commit that the status has of the Deployment's present template.
@@ -116,6 +143,13 @@ pub(super) fn status(revision: &Revision<'_>, observed: &Observed) -> Option<Loa
         LoadedModel { digest, files: count(files), bytes: count(bytes), revision }
     });
     loaded.or(before)
+}
+
+/// The ready pods of the revision, each with the digest of what it has loaded. `None`: its loader did not say, or its engine
+/// may have read other files since.
+pub(super) fn of_ready_pods(revision: &Revision<'_>, observed: &Observed) -> Vec<(String, Option<String>)> {
+    let digest = |pod: &PodView| loaded(pod, observed).map(|(_, loaded)| loaded.digest);
+    revision.ready().map(|pod| (pod.name().to_owned(), digest(pod))).collect()
 }
 
 /// Two pods of the revision that serve different models: they started at the same time, while the model was changed.

@@ -3,6 +3,8 @@
 //! - `state.rs`: the canary as a state machine.
 //! - `analysis.rs`: what the requests of both versions say of the candidate.
 //! - `evidence.rs`: a crash or a verdict against it, and the next look at the engines.
+//! - `drain.rs`: whether requests still run in the engines of a candidate that gets no more.
+//! - `gate.rs`: the evaluation that lets a candidate have requests.
 //! - `route.rs`: the HTTPRoute, and what the gateways say about it. `referred.rs`: that of `spec.routeRef`.
 //! - `grpc.rs`: the GRPCRoute. `pool.rs`: the InferencePools. `routes.rs`: several routes as one.
 //! - `promotion.rs`: which version stable has after a promotion.
@@ -10,10 +12,13 @@
 
 use std::time::Duration;
 
-use api::aiinference::{
-    AIInferenceStatus,
-    analysis::AnalysisStatus,
-    traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
+use api::{
+    aiinference::{
+        AIInferenceStatus,
+        analysis::AnalysisStatus,
+        traffic::{Canary, CanaryPhase, CanaryStatus, Pin, RouteStatus},
+    },
+    reasons,
 };
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -30,10 +35,11 @@ use workload::{faults::crashes::Log, views::pod::PodView};
 
 use self::{
     analysis::{Analysed, analysed},
-    evidence::{finding, look},
+    evidence::{finding, latest_failure, look},
+    gate::evaluated,
     route::{Answer, Asked, answer},
     routes::{Routes, Shares},
-    state::{Finding, Next, Pods, Route, Seen, Share, Wanted, next},
+    state::{Finding, Gate, Next, Pods, Route, Seen, Share, Wanted, next},
 };
 use super::{
     accepted,
@@ -44,11 +50,12 @@ use super::{
     faults,
     handover::{self, Mark, Release},
     metadata::metadata_of,
+    model,
 };
 use crate::{
-    gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     looks::Ask,
     names::{self, Track},
+    objects::gateway_api::{grpc_route::GrpcRoute, http_route::HttpRoute, inference_pool::InferencePool},
     observe::{Observed, grpc_of, pool_of},
     validate::{Invalid, ValidInference, owner},
 };
@@ -56,6 +63,7 @@ use crate::{
 mod analysis;
 mod drain;
 mod evidence;
+mod gate;
 mod grpc;
 mod pool;
 pub(crate) mod promotion;
@@ -102,9 +110,6 @@ pub(crate) struct Weights {
     pub(crate) values: Values,
 }
 
-/// Requests may run for so long if `spec.drainSeconds` does not say.
-const DRAIN: Duration = Duration::from_secs(300);
-const SHORTEST_DRAIN: Duration = Duration::from_secs(30);
 /// A kind that is installed later, and an answer of a gateway that does not come, start no reconcile.
 const LOOKS_AGAIN: Duration = Duration::from_secs(30);
 
@@ -132,11 +137,22 @@ pub(super) fn traffic(
     let analysed =
         before.zip(spec).and_then(|(before, canary)| analysed(before, canary, &observed.looking.looks));
     let (finding, wait_for_finding) = finding(observed, before, spec, analysed.as_ref(), now);
+    let same = before.zip(valid.as_ref()).map(|(before, valid)| before.revision == valid.spec_hash);
+    let before_of_version = before.filter(|_| same == Some(true));
+    let ready = version
+        .zip(of_candidate.as_ref())
+        .filter(|(_, decided)| decided.revision.is_deployed)
+        .map(|(version, decided)| model::of_ready_pods(&decided.revision, version));
+    let evaluated = evaluated(observed, spec, before_of_version, &ready.unwrap_or_default());
     let seen = Seen {
         finding,
+        latest_failure: version.and_then(|version| latest_failure(version, now)),
+        gate: evaluated.gate,
         is_drained: drain::is_over(observed, before),
         ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed)
     };
+    let stopped = drain::stopped(observed, &seen, now);
+    let seen = Seen { is_given_up: stopped.is_over, ..seen };
     let promoted = status.and_then(|status| status.promoted_revision.as_deref());
     let decision = next(before, promoted, inference.spec.canary.as_ref(), &seen, now);
     let routes = seen_routes(observed);
@@ -149,6 +165,10 @@ pub(super) fn traffic(
     let shares = unraised.unwrap_or(shares);
     let Next { status: canary, promoted, share: _, pods, wait } = decision;
     let canary = canary.map(|canary| with_analysis(canary, before, spec, analysed.as_ref()));
+    let canary = canary.map(|canary| match canary.revision == seen.revision {
+        true => CanaryStatus { evaluation: evaluated.passed.clone(), ..canary },
+        false => canary,
+    });
     let drains = canary.as_ref().is_some_and(|canary| canary.draining_since.is_some());
     let (look, wait_for_look) = match (drains, wait) {
         (true, Some(_)) => drain::look(observed, canary.as_ref(), now),
@@ -171,6 +191,7 @@ pub(super) fn traffic(
             .chain(waits_for)
             .chain(wait_for_look)
             .chain(wait_for_finding)
+            .chain(stopped.wait)
             .chain(looks_again(observed))
             .min(),
         needs_endpoint,
@@ -210,12 +231,16 @@ pub(super) fn traffic(
     if pods == Wanted::Deleted {
         traffic.superfluous.extend(version.into_iter().flat_map(all_children));
     }
-    let of_pods = report::OfCandidate { assessment: assessment.as_ref(), analysed: analysed.as_ref() };
+    let of_pods = report::OfCandidate {
+        assessment: assessment.as_ref(),
+        analysed: analysed.as_ref(),
+        evaluated: Some(&evaluated),
+    };
     let (verdicts, unanswered) = report::verdicts(observed, canary.as_ref(), of_pods, now);
     traffic.verdicts = verdicts;
     traffic.requeue_after =
         traffic.requeue_after.into_iter().chain(unanswered.as_ref().map(|(_, wait)| *wait)).min();
-    traffic.own_facts = unanswered.map(|(fact, _)| fact).into_iter().collect();
+    traffic.own_facts = unanswered.map(|(fact, _)| fact).into_iter().chain(stopped.fact).collect();
     traffic.notes = report::notes(before, canary.as_ref(), inference.spec.canary.as_ref(), analysed.as_ref());
     traffic.canary = canary;
     traffic
@@ -271,14 +296,24 @@ pub(super) fn kept(invalid: Option<&Invalid>, observed: &Observed, now: Timestam
     }
 }
 
+/// Whether the candidate of a stopped object has waited for its gateways. At the end of the wait its pods go.
+pub(super) fn waits_for_gateways(observed: &Observed) -> bool {
+    observed.facts.contains_key(drain::STOPPED)
+}
+
 impl Traffic {
     /// The facts of the last plan, where only that of the route was looked at. `None`: it has not changed.
     pub(super) fn facts_of_kept(&self, observed: &Observed) -> Option<Vec<String>> {
         let was = observed.facts.contains_key(report::UNANSWERED);
-        if was != self.own_facts.is_empty() {
+        // This plan does not look at the gateways, so a later wait begins anew.
+        if was != self.own_facts.is_empty() && !waits_for_gateways(observed) {
             return None;
         }
-        let others = observed.facts.keys().filter(|fact| *fact != report::UNANSWERED).cloned();
+        let others = observed
+            .facts
+            .keys()
+            .filter(|fact| ![report::UNANSWERED, drain::STOPPED].contains(&fact.as_str()));
+        let others = others.cloned();
         Some(others.chain(self.own_facts.iter().cloned()).collect())
     }
 
@@ -334,18 +369,32 @@ fn seen(
                 && version.pods().any(|pod| pod.is_ready),
         }
     });
-    let drain = stable.drain_seconds.map(|seconds| Duration::from_secs(u64::from(seconds.unsigned_abs())));
     Seen {
         revision: of_candidate.map(|(valid, _)| valid.spec_hash.clone()).unwrap_or_default(),
         stable: stable.spec_hash.clone(),
         is_stopped: stable.replicas == 0,
         stable_has_endpoint: observed.pods().any(|pod| pod.is_ready),
+        gate: Gate::Open,
+        pin_refusal: pin_refusal(observed),
         finding: Finding::NotAsked,
-        stable_is_complete: is_only && stable.replicas > 0 && counts.updated_ready >= stable.replicas,
+        latest_failure: None,
+        stable_is_complete: is_only
+            && stable.replicas > 0
+            && counts.updated_ready >= stable.replicas
+            && model::has_promoted(&decided.revision, observed),
         candidate: pods.unwrap_or_default(),
         route: seen_routes(observed).map(|routes| routes.as_one()),
-        drain: drain.unwrap_or(DRAIN).max(SHORTEST_DRAIN),
+        drain: drain::longest(observed),
         is_drained: false,
+        is_given_up: false,
+    }
+}
+
+fn pin_refusal(observed: &Observed) -> Option<String> {
+    observed.inference.spec.canary.as_ref().filter(|canary| canary.pin == Pin::Cookie)?;
+    match answer_of(observed)? {
+        Answer::Refused { reason: reasons::ROUTE_REJECTED, message } => Some(message),
+        Answer::Refused { .. } | Answer::Missing | Answer::Accepted => None,
     }
 }
 
@@ -366,9 +415,13 @@ fn with_analysis(
     // What is said of a step must not stand beside the number of the next one. Its counts are in the record.
     let is_next = before.is_some_and(|before| before.step != canary.step);
     let analysis = analysis.map(|analysis| match is_next {
-        true => {
-            AnalysisStatus { verdict: String::new(), reason: String::new(), metrics: Vec::new(), ..analysis }
-        }
+        true => AnalysisStatus {
+            verdict: String::new(),
+            reason: String::new(),
+            metrics: Vec::new(),
+            tokens: None,
+            ..analysis
+        },
         false => analysis,
     });
     CanaryStatus { analysis, ..canary }
@@ -411,10 +464,12 @@ fn replicas(pods: Wanted, valid: &ValidInference, version: &Observed) -> i32 {
 
 fn is_under_way(canary: &CanaryStatus) -> bool {
     use CanaryPhase::{
-        Aborted, Analysing, AwaitingApproval, Dark, Held, Promoted, Promoting, RolledBack, RollingBack,
-        Starting,
+        Aborted, Analysing, AwaitingApproval, AwaitingEvaluation, Dark, Held, Promoted, Promoting,
+        RolledBack, RollingBack, Starting,
     };
     match canary.phase {
+        // An evaluation may take days. Stable may be scaled down meanwhile.
+        Some(AwaitingEvaluation) => canary.step > 0,
         Some(Starting | Dark | Analysing | AwaitingApproval | Held | Promoting | RollingBack) | None => true,
         Some(Promoted | RolledBack | Aborted) => false,
     }
@@ -531,7 +586,7 @@ fn looks_again(observed: &Observed) -> Option<Duration> {
     let waits = (spec.gateway.is_some() || spec.route_ref.is_some()) && observed.has_no_routes;
     let waits_for_grpc = grpc_of(&observed.inference).is_some() && observed.has_no_grpc_routes;
     let waits_for_pools = pool_of(&observed.inference).is_some() && observed.has_no_pools;
-    (waits || waits_for_grpc || waits_for_pools).then_some(LOOKS_AGAIN)
+    (waits || waits_for_grpc || waits_for_pools || observed.has_no_evaluations).then_some(LOOKS_AGAIN)
 }
 
 fn superfluous_routes(observed: &Observed) -> Vec<Superfluous> {

@@ -32,6 +32,10 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
 /// What ran for so long was healthy, and its next end begins a new row.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
+/// How much memory the servers of Kubernetes, which are written in Go, let grow before they collect garbage. Clusters of tests are
+/// small, and two cores are busy with them.
+const GARBAGE_PERCENT: (&str, &str) = ("GOGC", "400");
+
 /// What every program may expect to be set.
 const INHERITED: [&str; 3] = ["HOME", "PATH", "TMPDIR"];
 
@@ -265,6 +269,7 @@ impl Keeper {
             // What happens to be set in a user's shell must not decide how a cluster behaves.
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| INHERITED.iter().any(|inherited| name == inherited)))
+            .env(GARBAGE_PERCENT.0, GARBAGE_PERCENT.1)
             .envs(&env)
             .current_dir(working_dir)
             .stdin(Stdio::null())

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     program::Program,
-    proxy::Break,
+    proxy::{Break, COMES_WITHIN},
     scene::{MIB, Scene, files, noise},
 };
 
@@ -248,13 +248,13 @@ fn an_object_that_changes_on_the_way_is_never_mixed() {
         // and nothing else is asked for until the object is another.
         2 if request.is_object() => {
             reached.send(()).unwrap();
-            go_on.recv().unwrap();
+            go_on.recv_timeout(COMES_WITHIN).unwrap();
             Break::Nothing
         }
         _ => Break::Nothing,
     });
     let pull = scene.pull().start();
-    halfway.recv().unwrap();
+    halfway.recv_timeout(COMES_WITHIN).unwrap();
     scene.gateway.put_in_parts("qwen/model.bin", &new);
     changed.send(()).unwrap();
     pull.wait().succeeded();

@@ -1,12 +1,18 @@
 //! Memory is bounded for every model, and too little space is reported before the transfer.
 
-use std::{ffi::CStr, fs::File, os::unix::fs::MetadataExt as _, process::Command, time::Duration};
+use std::{
+    ffi::CStr,
+    fs::File,
+    os::unix::fs::MetadataExt as _,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use api::loader::ExitCode;
 use rustix::process::Signal;
 
 use crate::{
-    program::{Ended, Program},
+    program::{ENDS_WITHIN, Ended, Program},
     proxy::Break,
     scene::{MIB, SOURCE, Scene},
 };
@@ -100,9 +106,10 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 #[track_caller]
 fn assert_peak(program: Program) -> Ended {
     let running = program.start();
+    let began = Instant::now();
     let mut peak = 0;
     // The kernel forgets it with the process: the last look before the end sees the peak so far.
-    while !running.ends_within(BETWEEN_LOOKS) {
+    while !running.ends_within(BETWEEN_LOOKS) && began.elapsed() < ENDS_WITHIN {
         peak = running.peak_memory().unwrap_or(peak);
     }
     let ended = running.wait();

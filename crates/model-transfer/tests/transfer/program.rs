@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::gateway::{ACCESS_KEY, SECRET_KEY};
 
 /// Limit for a program, so that one that hangs fails its test with the output.
-const ENDS_WITHIN: Duration = Duration::from_secs(120);
+pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
 /// A command line and an environment, changed as a test needs.
 pub(crate) struct Program {

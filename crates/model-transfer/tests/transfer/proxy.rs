@@ -84,7 +84,7 @@ struct Watched {
 }
 
 /// Limit for a wait.
-const COMES_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const COMES_WITHIN: Duration = Duration::from_secs(60);
 
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,

@@ -1,7 +1,21 @@
 //! What kube's own runtime and client do today under the same faults: the reasons why the engine is our own.
 //!
-//! A test here that turns red is good news: something was mended upstream, and the table in ARCHITECTURE.md that
-//! names these tests has to change.
+//! A test here that turns red is good news: something was mended upstream, and this table has to change.
+//!
+//! | situation | kube's runtime 5.0.0 | this runtime |
+//! |---|---|---|
+//! | a watch answered 410 as the HTTP status | requests the same version indefinitely | lists again, with growing back-off |
+//! | a 410 within the stream | lists at a constant pace, no back-off | lists again, with growing back-off |
+//! | one kind whose watch keeps failing | delays the events of every other kind | each kind has a task and a back-off of its own |
+//! | one object that does not fit its type | the whole kind stays unseen, and is listed at a constant pace | it is skipped and named, the others are kept |
+//! | a call that is not answered | no limit | a deadline on headers and body |
+//! | a create answered 503 | sent again and again for minutes | sent once; the queue retries |
+//! | a watch answered 429 | hidden behind retries | seen, counted and in `/readyz` |
+//! | a panic in one reconcile | the process ends | an error of that object |
+//! | an error, and events of children | each event bypasses the wait | the back-off of the object holds; a spec change may jump it |
+//! | a watch that is closed at once | reopened without a pause | counts as a failure and backs off |
+//! | a child deleted behind an expired watch | its owner is not reconciled | objects that vanished are reported |
+//! | an owner reference without `controller: true` | starts that owner | only the controlling owner of the known uid |
 
 use std::{
     future::Future,

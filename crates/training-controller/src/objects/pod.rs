@@ -1,14 +1,10 @@
-//! Pods of a TrainingJob: their main containers, the Job that each belongs to, and whether one has stopped. Pure.
+//! Pods of a TrainingJob: their main container, the Job that each belongs to, and whether one has stopped. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use workload::views::pod::PodView;
 
-use super::job_view::JobView;
-
 /// Name of the main container of an attempt's pod.
 pub(crate) const TRAINER: &str = "trainer";
-/// Name of the only container of a pod that speaks to the store.
-pub(crate) const UPLOADER: &str = "uploader";
 
 /// Whether no process of a pod runs any more, as far as its kubelet says.
 pub(crate) fn has_stopped(pod: &PodView) -> bool {
@@ -18,11 +14,6 @@ pub(crate) fn has_stopped(pod: &PodView) -> bool {
 /// The name of the Job that controls a pod.
 pub(crate) fn job_of(pod: &PodView) -> Option<&str> {
     owner_of(pod).map(|owner| owner.name.as_str())
-}
-
-/// Whether it is a pod of this very Job, and not of an earlier one of its name.
-pub(crate) fn is_pod_of(pod: &PodView, job: &JobView) -> bool {
-    owner_of(pod).is_some_and(|owner| Some(&owner.uid) == job.metadata.uid.as_ref())
 }
 
 fn owner_of(pod: &PodView) -> Option<&OwnerReference> {

@@ -9,6 +9,7 @@ use runtime::{
 };
 use workload::{
     faults::container::start_fault,
+    uploads::UPLOADER,
     views::{
         claim::ClaimView,
         pod::{Container, PodView},
@@ -17,7 +18,7 @@ use workload::{
 
 use crate::{
     Context, names,
-    objects::pod::{UPLOADER, has_stopped, job_of},
+    objects::pod::{has_stopped, job_of},
     relations::wants::claim_key,
 };
 

@@ -26,7 +26,8 @@ use workload::{
         stranded::{StrandedPods, Terms},
     },
     time::remaining,
-    views::{claim::ClaimView, pod::PodView},
+    uploads::has_succeeded,
+    views::{claim::ClaimView, job::JobView, pod::PodView},
 };
 
 use super::{
@@ -34,13 +35,11 @@ use super::{
     attempt::failure::has_proven_result,
     children::{claim::is_of_name, metadata::metadata_of_kept},
     status::conditions::refusal_of,
-    upload::has_succeeded,
 };
 use crate::{
     names,
     objects::{
-        job_view::JobView,
-        pod::{TRAINER, has_stopped, is_pod_of, job_of},
+        pod::{TRAINER, has_stopped, job_of},
         training_job::{condition, has_running_attempt, needs_finalizer},
         volume_snapshot::{SnapshotSource, SnapshotSpec, VolumeSnapshot},
     },
@@ -147,7 +146,7 @@ fn of_own_claim(observed: &Observed, claim: &ClaimView, now: Timestamp) -> Retir
             observed.upload.as_deref().filter(|job| !job.is_finished() && has_uploaded(observed, job))
         }
     };
-    let is_of_upload = |pod: &&PodView| upload.is_some_and(|upload| is_pod_of(pod, upload));
+    let is_of_upload = |pod: &&PodView| upload.is_some_and(|upload| upload.has_pod(pod));
     let running: Vec<&PodView> = observed.pods.iter().map(AsRef::as_ref).collect();
     let running: Vec<&PodView> =
         running.into_iter().filter(|pod| !has_stopped(pod) && !is_of_upload(pod)).collect();

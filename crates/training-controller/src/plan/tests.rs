@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use workload::{
     faults::stranded::Nodes,
     views::{
+        job::{Failed, JobView},
         node::{LossKind, NodeLoss},
         pod::PodView,
     },
@@ -28,7 +29,6 @@ use crate::{
     NAME,
     agents::Utilization,
     names,
-    objects::job_view::{Failed, JobView},
     objects::pod::{has_stopped, job_of},
     observe::{Claims, Dependency, Observed},
     progress::{Access, LogState},

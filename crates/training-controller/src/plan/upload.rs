@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use api::{
     conditions as types,
-    loader::{ExitCode, Uploaded},
+    loader::ExitCode,
     reasons,
     trainingjob::{Artifact, TrainingJob, TrainingJobStatus, Upload},
 };
-use jiff::{SignedDuration, Timestamp, Unit};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::write::{
     conditions::{Verdict, whole_seconds},
@@ -21,8 +21,12 @@ use runtime::write::{
 use workload::{
     Cause,
     faults::{container::quote, pace::Allowance, refused_pods, stranded::StrandedPods, unplaced::unplaced},
-    time::{elapsed, remaining},
-    views::pod::{PodView, Terminated},
+    time::{after, elapsed, remaining},
+    uploads::{UPLOADER, artifacts, end, fix, has_succeeded, last_failure, report, summary},
+    views::{
+        job::{Failed, JobView},
+        pod::{PodView, Terminated},
+    },
 };
 
 use super::{
@@ -35,8 +39,7 @@ use super::{
 use crate::{
     names,
     objects::{
-        job_view::{Failed, JobView},
-        pod::{UPLOADER, has_stopped},
+        pod::has_stopped,
         training_job::{condition, needs_finalizer},
     },
     observe::Observed,
@@ -44,8 +47,6 @@ use crate::{
 
 mod check;
 
-/// Artifacts in the status.
-const MOST_ARTIFACTS: usize = 64;
 /// Pauses between two Jobs, as multiples of the first pause between two attempts. Each pause is as long as all tries before it
 /// took, so that no count of them is needed.
 const FIRST_PAUSE: u32 = 6;
@@ -188,15 +189,7 @@ impl Scene<'_> {
                 ..self.begins(upload, Some(wait))
             });
         }
-        let message = match &report {
-            Some(Uploaded { count, bytes, .. }) => {
-                format!("{count} files, {bytes} bytes, to {}", upload.uri)
-            }
-            None => format!(
-                "to {}; SHA256SUMS there names the files (the pod was deleted before its report was read)",
-                upload.uri
-            ),
-        };
+        let message = summary(upload, report.as_ref());
         let report = report.unwrap_or_default();
         let verdict = Verdict { type_: types::UPLOADED, holds: true, reason: reasons::UPLOADED, message };
         State::Done(verdict, artifacts(upload, &report))
@@ -332,30 +325,8 @@ impl Scene<'_> {
 
     /// What has to be changed, and where.
     pub(super) fn fix(&self, upload: &Upload, ended: &Terminated) -> Option<String> {
-        let namespace = &self.valid.namespace;
-        match ExitCode::from_code(ended.exit_code)? {
-            ExitCode::SourceUnauthorized => {
-                Some(match (&upload.secret_name, &self.valid.pods.service_account_name) {
-                    (Some(secret), _) => format!(
-                        "put keys that may write there into Secret {namespace}/{secret} ({FIELDS}.secretName)"
-                    ),
-                    (None, Some(account)) => format!("let service account {namespace}/{account} write there"),
-                    (None, None) => format!("let service account {namespace}/default write there"),
-                })
-            }
-            ExitCode::SourceNotFound => {
-                let store = upload.endpoint.as_deref().unwrap_or("AWS S3");
-                let bucket = upload.uri.trim_start_matches("s3://").split('/').next().unwrap_or_default();
-                Some(format!("create bucket {bucket} of {FIELDS}.uri at {store}"))
-            }
-            ExitCode::SourceUnreachable => {
-                let store = upload.endpoint.as_deref().unwrap_or("AWS S3");
-                Some(format!("let pods of namespace {namespace} reach {store} ({FIELDS}.endpoint)"))
-            }
-            ExitCode::Usage | ExitCode::ChecksumMismatch | ExitCode::OutOfSpace | ExitCode::ModelChanged => {
-                None
-            }
-        }
+        let account = self.valid.pods.service_account_name.as_deref();
+        fix(upload, ended, &self.valid.namespace, account, FIELDS)
     }
 }
 
@@ -411,54 +382,8 @@ fn no_image_fact(job: &JobView) -> String {
     format!("no image: Job {}", job.metadata.uid.as_deref().unwrap_or_default())
 }
 
-pub(super) fn after(since: Timestamp, wait: Duration) -> Timestamp {
-    let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
-    let time = since.saturating_add(wait).unwrap_or(Timestamp::MAX);
-    time.round(Unit::Second).unwrap_or(time)
-}
-
-/// Whether an uploader has done its work. The Job completes soon, unless a container that was injected into its pod runs on.
-pub(super) fn has_succeeded(pods: &[&PodView]) -> bool {
-    let code = |pod: &&PodView| Some(pod.container(UPLOADER)?.state.terminated.as_ref()?.exit_code);
-    pods.iter().any(|pod| code(pod) == Some(0))
-}
-
 /// The Job of such a pod does not complete.
 pub(super) fn has_succeeded_beside_others(pods: &[&PodView]) -> bool {
     let running: Vec<&PodView> = pods.iter().copied().filter(|pod| !has_stopped(pod)).collect();
     has_succeeded(&running)
-}
-
-/// The end of the last pod that has failed.
-pub(super) fn last_failure<'p>(pods: &[&'p PodView]) -> Option<&'p Terminated> {
-    let ends = pods.iter().filter_map(|pod| pod.container(UPLOADER)?.state.terminated.as_ref());
-    ends.filter(|ended| ended.exit_code != 0).max_by_key(|ended| ended.finished_at)
-}
-
-/// The uploader's own words, which name the cause; one that was killed leaves none.
-pub(super) fn end(ended: &Terminated) -> String {
-    match quote(&ended.message) {
-        words if words.is_empty() => {
-            format!("exit code {} {}", ended.exit_code, ended.reason).trim_end().to_owned()
-        }
-        words => words,
-    }
-}
-
-fn report(pod: &PodView) -> Option<Uploaded> {
-    let ended = pod.container(UPLOADER)?.state.terminated.as_ref().filter(|ended| ended.exit_code == 0)?;
-    serde_json::from_str(&ended.message).ok()
-}
-
-/// The manifest, which was written last, then the largest files.
-fn artifacts(upload: &Upload, report: &Uploaded) -> Vec<Artifact> {
-    let artifact = |path: &str, bytes: u64, sha256: &str| Artifact {
-        uri: format!("{}/{path}", upload.uri.trim_end_matches('/')),
-        bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
-        sha256: sha256.to_owned(),
-    };
-    let manifest = (!report.manifest_digest.is_empty())
-        .then(|| artifact("SHA256SUMS", report.manifest_bytes, &report.manifest_digest));
-    let files = report.files.iter().map(|file| artifact(&file.path, file.bytes, &file.sha256));
-    manifest.into_iter().chain(files).take(MOST_ARTIFACTS).collect()
 }

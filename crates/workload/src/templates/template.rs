@@ -82,6 +82,22 @@ pub fn pod_security(context: &pods::SecurityContext) -> PodSecurityContext {
     }
 }
 
+/// A variable by reference alone.
+pub fn variable_of_secret(variable: &str, secret: &str, key: &str, optional: Option<bool>) -> EnvVar {
+    EnvVar {
+        name: variable.to_owned(),
+        value: None,
+        value_from: Some(CoreSource {
+            secret_key_ref: Some(SecretKeySelector {
+                name: secret.to_owned(),
+                key: key.to_owned(),
+                optional,
+            }),
+            ..CoreSource::default()
+        }),
+    }
+}
+
 /// Security context of every container. `read_only_root` is `None` where the image needs a writable root.
 pub fn container_security(read_only_root: Option<bool>) -> SecurityContext {
     SecurityContext {

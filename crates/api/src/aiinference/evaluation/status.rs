@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::schema;
+use crate::{pods::store::Artifact, schema};
 
 /// Observed state. A new object has the default until the controller has processed it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
@@ -74,12 +74,24 @@ pub struct ModelEvaluationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub null_control: Option<NullControl>,
 
+    /// Uploaded files, at most 64: the manifest, then the largest files. Absent without output.uri, and before the upload has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "atomic"))]
+    pub artifacts: Vec<Artifact>,
+
+    /// Digest of the fields of the store that has taken a small object before the verdict. Absent without output.uri, and until
+    /// then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub checked_store: Option<String>,
+
     /// Generation of the spec that this status refers to. 0 until the controller has processed the object.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
 
-    /// Accepted, ServersReady, Evaluated, Compared, Complete and Failed; Reconciling and Stalled only while they are True.
+    /// Accepted, ServersReady, Evaluated, Compared, Complete and Failed; Uploaded with output.uri;
+    /// Reconciling and Stalled only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -197,6 +209,11 @@ pub struct Run {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub unparsed: i64,
+
+    /// Whether the number of questions could not be checked: neither the harness nor the files of the test set say how many there
+    /// are. Then answers may be missing.
+    #[serde(default)]
+    pub unchecked: bool,
 
     /// Metric of the harness.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn with_status(endpoint: &mut InferenceEndpoint, status: InferenceEndpointStatus) {
+fn with_status(endpoint: &mut Endpoint, status: InferenceEndpointStatus) {
     endpoint.status = Some(status);
 }
 
@@ -56,6 +56,30 @@ fn what_comes_up_is_not_failed_without_the_autoscaler_that_was_refused() {
     assert_eq!(status.phase, Some(Phase::Progressing));
     assert_eq!(said(&status, conditions::READY), is("False", "ImagePullBackOff"));
     assert_eq!(said(&status, conditions::SCALING_ACTIVE), is("False", "Denied"));
+}
+
+/// What its pods say while they load changes all the time.
+#[test]
+fn messages_of_pods_are_written_once_a_minute_also_while_something_is_refused() {
+    let mut endpoint = endpoint(&json!({"autoscaling": by_queue()}));
+    let mut seen = observed(endpoint.clone());
+    let denied = Refusal::Denied("AIScaler demo/chat: quota".to_owned());
+    let loading = |percent: i64| {
+        let mut ready = condition("Ready", "False", "Loading");
+        ready["message"] = format!("{percent} % are loaded").into();
+        json!({"phase": "Loading", "readyReplicas": 0, "conditions": [ready]})
+    };
+    seen.inference = inference(2, Some("scaler"), &loading(1));
+    let first = refused(&denied, &seen, &settings(), at(0));
+    with_status(&mut endpoint, first.status.clone());
+    seen.endpoint = endpoint.into();
+    seen.facts = first.facts.into_iter().flatten().map(|fact| (fact, at(0))).collect();
+    seen.inference = inference(2, Some("scaler"), &loading(2));
+    let held = refused(&denied, &seen, &settings(), at(1));
+    assert_eq!((&held.status, held.events.len()), (&first.status, 0));
+    seen.facts = held.facts.into_iter().flatten().map(|fact| (fact, at(1))).collect();
+    let written = refused(&denied, &seen, &settings(), at(62));
+    assert_ne!(written.status, first.status);
 }
 
 #[test]
@@ -129,4 +153,106 @@ fn an_endpoint_that_is_older_than_its_inference_is_looked_up_first() {
     // An annotation that was edited by hand holds nothing up.
     seen.is_newest = true;
     assert!(!doubts(&seen));
+}
+
+/// A controller that went back to an older release than the CRDs drops no field of what serves.
+#[test]
+fn fields_that_this_release_does_not_know_reach_the_children_or_stop_the_endpoint() {
+    let nested = json!({
+        "modelStore": {"endpoint": "http://store", "ofTheFuture": 1},
+        "autoscaling": {"minReplicas": 2, "maxReplicas": 10, "metricType": "queue_depth", "targetValue": 5,
+            "ofTheFuture": {"a": true}},
+    });
+    let mut seen = observed(endpoint(&nested));
+    seen.inference = inference(4, Some("scaler"), &json!({}));
+    let plan = planned(&seen);
+    assert_eq!(plan.inference.unwrap().rendered.spec["modelStore"]["ofTheFuture"], 1);
+    let Some(Wanted::AIScaler(scaler)) = plan.scaler else { panic!("an AIScaler") };
+    assert_eq!(scaler.spec["ofTheFuture"]["a"], true);
+
+    let mut seen = observed(endpoint(&json!({"ofTheFuture": {}})));
+    seen.inference = inference(2, Some("spec"), &json!({}));
+    let plan = planned(&seen);
+    assert!(plan.inference.is_none() && plan.scaler.is_none() && plan.superfluous.is_empty());
+    assert_eq!(plan.status.phase, Some(Phase::Degraded));
+    let accepted = plan.status.conditions.iter().find(|known| known.type_ == conditions::ACCEPTED).unwrap();
+    assert!(accepted.message.starts_with("spec.ofTheFuture is not known to this release"), "{accepted:?}");
+}
+
+#[test]
+fn a_refused_change_of_an_autoscaler_hides_nothing_of_the_pods() {
+    let loading = json!({"phase": "Loading", "readyReplicas": 0, "conditions": [
+        condition("Ready", "False", "CrashLoop")]});
+    let denied = |fields: &Value| {
+        let mut seen = observed(endpoint(fields));
+        seen.inference = inference(2, Some("scaler"), &loading);
+        seen.hpa = hpa(&condition("ScalingActive", "True", "ValidMetricFound"));
+        let denied = "the API server denies HorizontalPodAutoscaler demo/chat: a policy";
+        refused(&Refusal::Denied(denied.to_owned()), &seen, &settings(), at(0)).status
+    };
+    for fields in [json!({"autoscaling": by_cpu()}), json!({"replicas": 2})] {
+        let status = denied(&fields);
+        assert_eq!(said(&status, conditions::READY), is("False", "CrashLoop"), "{fields}");
+        assert_eq!(said(&status, conditions::SCALING_ACTIVE), is("False", "Denied"), "{fields}");
+        assert_eq!(said(&status, conditions::STALLED), is("True", "Denied"), "{fields}");
+    }
+}
+
+/// After `kubectl delete --cascade=orphan` the pods serve on, and the endpoint is created again.
+#[test]
+fn what_a_deleted_endpoint_has_left_can_be_taken_over() {
+    let mut seen = observed(endpoint(&json!({"replicas": 2})));
+    seen.inference = Sighting::Foreign { owner: crate::observe::NO_OWNER.to_owned() };
+    let plan = planned(&seen);
+    assert!(plan.inference.is_none());
+    let ready = plan.status.conditions.iter().find(|known| known.type_ == conditions::READY).unwrap();
+    let patch =
+        "kubectl -n demo patch AIInference chat --type merge -p '{\"metadata\":{\"ownerReferences\":[{";
+    assert!(ready.message.contains(patch) && ready.message.contains("\"uid\":\"e\""), "{}", ready.message);
+    // An autoscaler of the same name may have another target.
+    let mut scaled = observed(endpoint(&json!({"autoscaling": by_cpu()})));
+    scaled.hpa = Sighting::Foreign { owner: crate::observe::NO_OWNER.to_owned() };
+    let plan = planned(&scaled);
+    let hpa = plan.status.conditions.iter().find(|known| known.type_ == conditions::READY).unwrap();
+    assert!(
+        hpa.message.ends_with("rename the endpoint, or delete the HorizontalPodAutoscaler"),
+        "{}",
+        hpa.message
+    );
+    seen.inference = Sighting::Foreign { owner: "belongs to Team x".to_owned() };
+    let plan = planned(&seen);
+    let ready = plan.status.conditions.iter().find(|known| known.type_ == conditions::READY).unwrap();
+    assert!(ready.message.contains("rename the endpoint"), "{}", ready.message);
+}
+
+/// Pods that load for minutes say something else every few seconds.
+#[test]
+fn what_pods_say_while_they_load_is_written_once_a_minute() {
+    let mut seen = observed(endpoint(&json!({"replicas": 2})));
+    let mut known = seen.facts.clone();
+    let mut writes = 0;
+    for second in 0..180 {
+        let mut ready = condition("Ready", "False", "Loading");
+        ready["message"] = format!("stage {}", second / 12).into();
+        seen.inference = inference(
+            2,
+            Some("spec"),
+            &json!({"phase": "Loading", "readyReplicas": 0, "conditions": [ready]}),
+        );
+        seen.facts = known.clone();
+        let plan = plan(&seen, &settings(), at(second));
+        if let Some(facts) = plan.facts {
+            known.retain(|fact, _| facts.contains(fact));
+            for fact in facts {
+                known.entry(fact).or_insert(at(second));
+            }
+        }
+        let mut endpoint = (*seen.endpoint).clone();
+        if endpoint.status.as_ref() != Some(&plan.status) {
+            writes += 1;
+            with_status(&mut endpoint, plan.status);
+            seen.endpoint = endpoint.into();
+        }
+    }
+    assert!((1..=4).contains(&writes), "{writes} writes");
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use api::labels;
+use runtime::write::events::Severity;
+use workload::views::job::JobView;
 
 use super::*;
-use crate::objects::job_view::JobView;
 
 /// With a temporary baseline, whose run has a Job since the beginning.
 fn running() -> Observed {
@@ -33,17 +34,47 @@ fn a_run_without_a_pod_gives_its_gpus_back() {
     let mut seen = running();
     seen.pods.clear();
     change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
-    assert_eq!(plan(&seen, &settings(), at(29)).status.phase, Some(Phase::Running));
-    let waits = plan(&seen, &settings(), at(599));
+    let soon = plan(&seen, &settings(), at(29));
+    assert_eq!((soon.status.phase, soon.requeue_after), (Some(Phase::Running), Some(Duration::from_secs(1))));
+    assert_eq!(said(&soon, conditions::EVALUATED), is("False", reasons::EVALUATING));
+    seen = with_status(seen, &soon);
+    let first = plan(&seen, &settings(), at(30));
+    assert!(first.status.message.as_deref().unwrap().contains("Job ab-baseline-0 has no pod: a quota"));
+    seen = with_status(seen, &first);
+    let waits = plan(&seen, &settings(), at(629));
     assert_eq!(
         (waits.status.phase, waits.requeue_after),
         (Some(Phase::Running), Some(Duration::from_secs(1)))
     );
-    assert!(waits.status.message.as_deref().unwrap().contains("Job ab-baseline-0 has no pod: a quota"));
-    let ended = plan(&seen, &settings(), at(600));
+    assert_eq!(waits.status, first.status, "nothing is written at rest");
+    let mut queued = running();
+    queued.pods.clear();
+    change_job(&mut queued, |job| {
+        job.metadata.creation_timestamp = Some(time(0));
+        (job.is_suspended, job.suspended_message) = (true, "the queue is full".to_owned());
+    });
+    let words = plan(&queued, &settings(), at(30)).status.message.unwrap();
+    assert!(words.contains("Job ab-baseline-0 is suspended: the queue is full"), "{words}");
+    let ended = plan(&seen, &settings(), at(630));
     assert_eq!(ended.status.phase, Some(Phase::Failed));
     let next = planned(&with_status(seen, &ended));
     assert_eq!(names(&next).1, ["job ab-baseline-0", "server ab-baseline"]);
+}
+
+/// The Job makes the next one after a pause.
+#[test]
+fn a_run_of_hours_whose_pod_was_evicted_goes_on() {
+    let mut seen = running();
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    let runs = planned(&seen);
+    seen = with_status(seen, &runs);
+    seen.pods.clear();
+    for seconds in [9_000, 9_010] {
+        let waits = plan(&seen, &settings(), at(seconds));
+        assert_eq!(waits.status.phase, Some(Phase::Running));
+        seen = with_status(seen, &waits);
+    }
+    assert_eq!(plan(&seen, &settings(), at(9_600)).status.phase, Some(Phase::Failed));
 }
 
 /// Nothing is held in vain.
@@ -65,19 +96,15 @@ fn a_run_without_a_pod_waits_where_the_server_is_of_the_user() {
 fn a_refused_run_gives_its_gpus_back() {
     let mut seen = running();
     seen.jobs.clear();
-    let denied = Refusal::Denied("Job demo/ab-baseline-0: quota".to_owned());
-    let first = refused(&denied, &seen, &settings(), at(0));
+    let first = denied(&seen, 0);
     assert_eq!(said(&first, conditions::STALLED), is("True", reasons::DENIED));
+    assert_eq!(said(&first, conditions::EVALUATED), is("False", reasons::DENIED));
     seen = with_status(seen, &first);
-    assert_ne!(refused(&denied, &seen, &settings(), at(599)).status.phase, Some(Phase::Failed));
-    let ended = refused(&denied, &seen, &settings(), at(600));
+    assert_ne!(denied(&seen, 599).status.phase, Some(Phase::Failed));
+    let ended = denied(&seen, 600);
     assert_eq!(said(&ended, conditions::FAILED), is("True", reasons::DENIED));
     seen.baseline = Sighting::Absent;
-    assert_ne!(
-        refused(&denied, &seen, &settings(), at(9_999)).status.phase,
-        Some(Phase::Failed),
-        "nothing is held"
-    );
+    assert_ne!(denied(&seen, 9_999).status.phase, Some(Phase::Failed), "nothing is held");
 }
 
 /// A Job makes no other pod before the deleted one has ended, and no kubelet ends it.
@@ -92,10 +119,13 @@ fn a_run_on_a_lost_node_is_asked_again() {
     // Its pod does not hold up the next Job.
     seen.jobs.clear();
     assert_eq!(names(&plan(&seen, &settings(), at(300))).0.last().unwrap(), "job ab-baseline-0");
-    assert!(
-        !names(&plan(&seen, &settings(), at(10))).0.contains(&"job ab-baseline-0".to_owned()),
-        "it may still write"
-    );
+    let early = plan(&seen, &settings(), at(10));
+    assert!(!names(&early).0.contains(&"job ab-baseline-0".to_owned()), "it may still write");
+    assert_eq!(early.requeue_after, Some(Duration::from_secs(290)));
+    // The pod of another run writes other files.
+    Arc::make_mut(&mut seen.pods[0]).metadata.owner_references.as_mut().unwrap()[0].name =
+        "ab-candidate-0".to_owned();
+    assert_eq!(names(&plan(&seen, &settings(), at(10))).0.last().unwrap(), "job ab-baseline-0");
 }
 
 #[test]
@@ -107,13 +137,13 @@ fn a_server_that_changes_during_its_only_run_is_a_failure() {
     seen = with_status(seen, &plan);
     seen.running_candidate = Some(Arc::new(server("chat", &ready())));
     let plan = planned(&seen);
-    let Some(Child::Job(job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+    let Some(Child::Job(_, job)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
     let mark = job.metadata.annotations.as_ref().unwrap()[labels::ASKED_SERVER].clone();
     seen = with_status(seen, &plan);
     add_job(&mut seen, "ab-candidate-0", Some((0, ASKED)));
-    change_job(&mut seen, |job| job.server = Some(mark.clone()));
+    change_job(&mut seen, |job| job.asked_server = Some(mark.clone()));
     assert_eq!(planned(&seen).status.runs.len(), 2);
-    let changes: [fn(&mut crate::objects::inference::InferenceView); 3] = [
+    let changes: [fn(&mut crate::inference::InferenceView); 3] = [
         |server| server.version = "other arguments".to_owned(),
         |server| server.metadata.uid = Some("made again".to_owned()),
         |server| server.status.model.as_mut().unwrap().digest = "sha256:2".to_owned(),
@@ -132,7 +162,7 @@ fn a_server_that_changes_during_its_only_run_is_a_failure() {
 #[test]
 fn only_what_decides_the_answers_is_the_version_of_a_server() {
     let of = |spec: Value| {
-        let view: crate::objects::inference::InferenceView =
+        let view: crate::inference::InferenceView =
             serde_json::from_value(json!({"metadata": {"name": "chat"}, "spec": spec})).unwrap();
         view.version
     };
@@ -187,7 +217,7 @@ fn the_pod_of_a_run_that_has_ended_is_deleted() {
     seen.jobs.clear();
     seen.pods.clear();
     add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
-    change_job(&mut seen, |job| job.end = None);
+    change_job(&mut seen, |job| (job.completed, job.failed) = (None, None));
     let plan = planned(&seen);
     assert!(names(&plan).1.is_empty(), "the status has the run first");
     seen = with_status(seen, &plan);
@@ -200,7 +230,7 @@ fn a_run_that_has_ended_is_in_the_status_before_a_suspension_deletes_its_job() {
     seen.jobs.clear();
     seen.pods.clear();
     add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
-    change_job(&mut seen, |job| job.end = None);
+    change_job(&mut seen, |job| (job.completed, job.failed) = (None, None));
     Arc::make_mut(&mut seen.evaluation).spec.suspend = true;
     let plan = planned(&seen);
     assert_eq!((plan.status.runs.len(), names(&plan).1.len()), (1, 0));
@@ -227,4 +257,104 @@ fn a_job_without_its_labels_is_created_again_beside_its_pod() {
     let mut seen = running();
     seen.jobs.clear();
     assert_eq!(names(&planned(&seen)).0.last().unwrap(), "job ab-baseline-0");
+}
+
+/// All runs have ended, and the comparison has failed with this code, these words, and this reason of its container.
+fn compared_with(code: i32, words: &str, reason: &str) -> Observed {
+    let mut seen = observed(evaluation(&json!({"nullControl": false})));
+    for job in ["ab-baseline-0", "ab-candidate-0"] {
+        add_job(&mut seen, job, Some((0, ASKED)));
+    }
+    let plan = planned(&seen);
+    seen = with_status(seen, &plan);
+    add_job(&mut seen, "ab-pair", Some((code, words)));
+    let pod = Arc::make_mut(seen.pods.last_mut().unwrap());
+    let ended = pod.containers[0].state.terminated.as_mut().unwrap();
+    ended.reason = reason.to_owned();
+    seen
+}
+
+/// The answers of hours are on the volume.
+#[test]
+fn a_comparison_that_fails_by_its_node_or_volume_is_repeated_for_as_long_as_it_takes() {
+    let words = r#"{"error":"cannot read /evaluation/e: Input/output error"}"#;
+    for (code, reason, said_reason) in [
+        (91, "Error", reasons::VOLUME_UNUSABLE),
+        (137, "ContainerStatusUnknown", reasons::HARNESS_FAILED),
+        (143, "Error", reasons::HARNESS_FAILED),
+    ] {
+        let seen = compared_with(code, words, reason);
+        let waits = plan(&seen, &settings(), at(299));
+        assert_eq!(
+            (waits.status.phase, waits.requeue_after),
+            (Some(Phase::Comparing), Some(Duration::from_secs(1)))
+        );
+        assert_eq!(said(&waits, conditions::COMPARED), is("False", said_reason));
+        assert_eq!(said(&waits, conditions::STALLED), is("True", said_reason));
+        assert_eq!(waits.events[0].severity, Severity::Warning);
+        assert!(
+            waits.status.message.as_deref().unwrap().contains("Input/output error"),
+            "the user reads why"
+        );
+        assert!(names(&waits).1.is_empty());
+        assert_eq!(names(&plan(&seen, &settings(), at(300))).1, ["job ab-pair"]);
+    }
+    let mut rejected = compared_with(137, "", "Error");
+    rejected.pods.retain(|pod| pod.name() != "ab-pair-x");
+    assert_eq!(plan(&rejected, &settings(), at(299)).status.phase, Some(Phase::Comparing));
+    assert_eq!(names(&plan(&rejected, &settings(), at(300))).1, ["job ab-pair"]);
+}
+
+#[test]
+fn a_comparison_that_no_repetition_can_mend_is_a_failure() {
+    for (code, reason, said_reason) in [
+        (89, "Error", reasons::PAIRING_FAILED),
+        (137, "OOMKilled", reasons::OUT_OF_MEMORY),
+        (101, "Error", reasons::HARNESS_FAILED),
+    ] {
+        let plan = planned(&compared_with(code, "", reason));
+        assert_eq!(said(&plan, conditions::FAILED), is("True", said_reason), "{code}");
+    }
+}
+
+/// A webhook that protects it keeps a server with its GPUs, or the evaluation itself when its time is over.
+#[test]
+fn a_deletion_that_is_refused_after_the_end_is_said_until_it_succeeds() {
+    let mut ended = evaluation(&json!({}));
+    let status = json!({"phase": "Succeeded", "verdict": "Passed", "completionTime": "2026-01-01T12:00:00Z",
+        "conditions": [condition("Complete", "True", "Succeeded")]});
+    ended.status = Some(serde_json::from_value(status).unwrap());
+    let mut seen = observed(ended);
+    seen.baseline = own("ab-baseline", &ready());
+    let denied = Refusal::Denied("AIInference demo/ab-baseline: protected".to_owned());
+    let refused =
+        |seen: &Observed, seconds| refused::refused(&denied, &planned(seen), seen, &settings(), at(seconds));
+    let first = refused(&seen, 0);
+    assert_eq!(said(&first, conditions::STALLED), is("True", reasons::DENIED));
+    assert_eq!(said(&first, conditions::COMPLETE), is("True", reasons::SUCCEEDED));
+    assert_eq!(
+        (first.status.phase, first.status.verdict.as_deref()),
+        (Some(Phase::Succeeded), Some("Passed"))
+    );
+    assert!(first.events[0].message.contains("cannot be deleted: AIInference demo/ab-baseline: protected"));
+    seen = with_status(seen, &first);
+    let again = refused(&seen, 60);
+    assert_eq!((again.events.len(), &again.status), (0, &first.status), "nothing is written at rest");
+    assert_eq!(again.requeue_after, Some(settings().refusal_retry));
+    assert_eq!(
+        said(&planned(&seen), conditions::STALLED),
+        None,
+        "the next plan is applied after its deletions"
+    );
+}
+
+/// The controller has ended between the creation of a Job and the status.
+#[test]
+fn the_model_of_a_run_is_noted_also_after_a_crash() {
+    let mut seen = running();
+    let resolved = |plan: &Plan| plan.status.resolved.clone().unwrap().baseline.unwrap();
+    let plan = planned(&seen);
+    assert_eq!(resolved(&plan).digest.as_deref(), Some("sha256:1"));
+    seen = with_status(seen, &plan);
+    assert_eq!(planned(&seen).status, plan.status);
 }

@@ -14,6 +14,8 @@ use crate::{
 
 mod analysis;
 mod drain;
+mod early_end;
+mod gate;
 mod kinds;
 
 const READY: &str = "{name: new, ready: true, node: gpu-1, phase: Running, gpus: 1}";
@@ -357,7 +359,7 @@ fn analysing(pod: &str) -> Scene {
 }
 
 /// The route of `spec.routeRef` with these weights of stable and of the candidate.
-fn of_others(weights: (i32, i32)) -> crate::gateway_api::http_route::HttpRoute {
+fn of_others(weights: (i32, i32)) -> crate::objects::gateway_api::http_route::HttpRoute {
     let backend = |name: &str, weight: i32| serde_json::json!({"group": "", "kind": "Service", "name": name, "port": 8000, "weight": weight});
     let route = serde_json::json!({
         "metadata": {"name": "web", "namespace": "demo", "uid": "of-web", "resourceVersion": "7"},
@@ -419,8 +421,8 @@ fn a_route_of_somebody_else_gets_two_numbers_and_only_while_there_is_a_canary() 
 }
 
 fn accepted(
-    mut route: crate::gateway_api::http_route::HttpRoute,
-) -> crate::gateway_api::http_route::HttpRoute {
+    mut route: crate::objects::gateway_api::http_route::HttpRoute,
+) -> crate::objects::gateway_api::http_route::HttpRoute {
     let conditions = serde_json::json!([
         {"type": "Accepted", "status": "True", "observedGeneration": 1, "reason": "", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"},

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, time::Duration};
 use api::aiinference::{
     analysis::{
         Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisMode, AnalysisStatus, MetricName,
-        OnInconclusive, RequestCounts,
+        OnInconclusive, RequestCounts, TokenCounts,
     },
     traffic::{Canary, CanaryPhase, CanaryStatus},
 };
@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 use verdict::{
     bucket::Bound,
-    interval::{Counts, Interval, Sample, Tracks},
+    interval::{Counts, Interval, MOST_REQUESTS, Sample, Tracks},
     judge::{Earlier, Inputs, Judged, Judgement, MetricResult, Step, Verdict, judge},
     metric::{Alpha, Kind, Metric, Mode, Ratio},
     share::Share,
@@ -48,6 +48,9 @@ struct Record {
     waited: i64,
     /// Metrics whose bound or limit the user has given.
     given: BTreeSet<MetricName>,
+    /// Since the step began. Absent until an engine has said how many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tokens: Option<Tracks<u64>>,
     inputs: Inputs,
 }
 
@@ -153,6 +156,7 @@ fn begun(
         until,
         waited: 0,
         given,
+        tokens: None,
         inputs: Inputs { step: settings(canary, analysis, before.step), metrics: metrics.collect() },
     };
     record.with_settings(canary, analysis, before.step)
@@ -223,7 +227,12 @@ impl Record {
             Verdict::Fail | Verdict::Inconclusive if seconds < step.min_seconds.into() => 0,
             Verdict::Fail | Verdict::Inconclusive => self.waited.saturating_add(more),
         };
-        Self { until: look.at, waited, inputs, ..self }
+        let tokens = look.tokens.map(|more| {
+            let known = self.tokens.unwrap_or_default();
+            let sum = |known: u64, more: u64| known.saturating_add(more).min(MOST_REQUESTS);
+            Tracks { stable: sum(known.stable, more.stable), candidate: sum(known.candidate, more.candidate) }
+        });
+        Self { until: look.at, waited, tokens: tokens.or(self.tokens), inputs, ..self }
     }
 }
 
@@ -317,6 +326,10 @@ impl Analysed {
             reason: self.judgement.reason.as_str().to_owned(),
             counted_until: Timestamp::from_second(self.record.until).ok().map(Time),
             metrics: judged.map(|(judged, result)| metric_status(judged, result)).collect(),
+            tokens: self.record.tokens.map(|Tracks { stable, candidate }| {
+                let count = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
+                TokenCounts { stable: count(stable), candidate: count(candidate) }
+            }),
             record: serde_json::to_string(&self.record).unwrap_or_default(),
         }
     }

@@ -8,17 +8,49 @@ use jiff::Timestamp;
 use verdict::counters::MOST_PODS;
 use workload::time::remaining;
 
-use super::evidence::pod_to_read;
+use super::{evidence::pod_to_read, state::Seen};
 use crate::{
     engine::Profile,
     looks::{Ask, Look, Requests},
     observe::Observed,
 };
 
+/// Requests may run for so long if `spec.drainSeconds` does not say.
+const DRAIN: Duration = Duration::from_secs(300);
+const SHORTEST_DRAIN: Duration = Duration::from_secs(30);
 /// A gateway accepts weights before all its proxies have them. Two looks after this time end 30 s after it at the earliest.
 const SETTLES_WITHIN: Duration = Duration::from_secs(25);
 /// Between two looks at the engines.
 const INTERVAL: Duration = Duration::from_secs(5);
+
+/// A stopped object whose gateways have not accepted that its candidate gets no requests.
+pub(super) const STOPPED: &str = "a stopped candidate waits for its gateways";
+
+/// How long requests of the candidate may still run.
+pub(super) fn longest(observed: &Observed) -> Duration {
+    let given = observed.inference.spec.drain_seconds;
+    let given = given.map(|seconds| Duration::from_secs(u64::from(seconds.unsigned_abs())));
+    given.unwrap_or(DRAIN).max(SHORTEST_DRAIN)
+}
+
+/// A stopped candidate that waits for gateways.
+#[derive(Debug, Default)]
+pub(super) struct Stopped {
+    pub(super) fact: Option<String>,
+    /// It has waited for as long as its requests may run. Stable is gone already, and its pods end their requests first.
+    pub(super) is_over: bool,
+    pub(super) wait: Option<Duration>,
+}
+
+/// Gateways may be removed for good, and then accept nothing. After a restart the time is counted anew.
+pub(super) fn stopped(observed: &Observed, seen: &Seen, now: Timestamp) -> Stopped {
+    if !seen.waits_for_gateways() {
+        return Stopped::default();
+    }
+    let since = observed.facts.get(STOPPED).copied().unwrap_or(now);
+    let wait = remaining(seen.drain, since, now);
+    Stopped { fact: Some(STOPPED.to_owned()), is_over: wait.is_none(), wait }
+}
 
 /// How many requests the candidate's engines had in the last look.
 pub(super) fn running(observed: &Observed, canary: &CanaryStatus) -> Option<u64> {

@@ -1,6 +1,6 @@
 //! What speaks for and against the candidate, and which engines are read next to know more. Pure.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use api::{
     aiinference::{
@@ -11,7 +11,10 @@ use api::{
 };
 use engine_metrics::engine::Engine;
 use jiff::Timestamp;
-use workload::{time::remaining, views::pod::PodView};
+use workload::{
+    time::remaining,
+    views::pod::{PodView, Terminated},
+};
 
 use super::{
     analysis::{self, Analysed},
@@ -92,18 +95,68 @@ fn shared_since(before: &CanaryStatus) -> Option<Timestamp> {
     analysis::shared_since(before).filter(|_| before.step > 0).into_iter().chain(began).min()
 }
 
-/// An engine of the candidate that has failed since then, after its pod was Ready. What a node or a GPU does to it is not its
-/// own fault. `known`: when the engines started that were seen Ready, in Unix seconds by uid.
+/// An engine of the candidate that has failed since then, after its pod was Ready. `known`: when the engines started that were
+/// seen Ready, in Unix seconds by uid.
 fn crash(
     version: &Observed,
     known: &BTreeMap<String, i64>,
     (since, now): (Timestamp, Timestamp),
 ) -> Option<Crash> {
+    let counts_yet = |at: Timestamp| remaining(CRASH_COUNTS_FOR, at, now).is_some();
+    let mut ends = failures(version).filter(|failure| {
+        let Failure { pod, engine: end } = failure;
+        let was_ready = |started: Timestamp| {
+            started <= since && failure.has_been_ready()
+                || known.get(pod.uid()).is_some_and(|known| *known == started.as_second())
+        };
+        end.finished_at.is_some_and(|at| at >= since && counts_yet(at))
+            && end.started_at.is_some_and(was_ready)
+    });
+    let failure = ends.next()?;
+    let message = format!("{failure} while it had a share");
+    Some(Crash { at: failure.engine.finished_at?, message })
+}
+
+/// The latest engine of the candidate that has failed after its pod was Ready. Its share may not have been known yet: requests
+/// come as soon as a gateway has the rules. The controller reads that later.
+pub(super) fn latest_failure(version: &Observed, now: Timestamp) -> Option<String> {
+    let reports = version.gpu_faults.is_reported;
+    let counts = |at: &Timestamp| {
+        let may_be_a_gpu = reports && remaining(FAULT_REPORTED_WITHIN, *at, now).is_some();
+        !may_be_a_gpu && remaining(CRASH_COUNTS_FOR, *at, now).is_some()
+    };
+    let ended = |failure: &Failure<'_>| failure.engine.finished_at.filter(counts);
+    let stays = |failure: &Failure<'_>| failure.pod.metadata.deletion_timestamp.is_none();
+    let failed = failures(version).filter(|failure| stays(failure) && failure.has_been_ready());
+    Some(failed.filter(|failure| ended(failure).is_some()).max_by_key(ended)?.to_string())
+}
+
+struct Failure<'a> {
+    pod: &'a PodView,
+    engine: &'a Terminated,
+}
+
+impl Failure<'_> {
+    /// The condition of a pod that was never Ready is older than its engine.
+    fn has_been_ready(&self) -> bool {
+        let is_later = |started| self.pod.ready_changed.is_some_and(|at| at > started);
+        self.pod.is_ready || self.engine.started_at.is_some_and(is_later)
+    }
+}
+
+impl fmt::Display for Failure<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Terminated { exit_code, reason, .. } = self.engine;
+        write!(out, "the engine of pod {} ended with exit code {exit_code}", self.pod.name())?;
+        if reason.is_empty() { Ok(()) } else { write!(out, " ({reason})") }
+    }
+}
+
+/// The ends of engines with an error. What a node or a GPU does to an engine is not its own fault.
+fn failures(version: &Observed) -> impl Iterator<Item = Failure<'_>> {
     /// Why a container ended that a kubelet has lost sight of.
     const LOST: [&str; 2] = ["Unknown", "ContainerStatusUnknown"];
-    if version.gpu_faults.is_doubtful || version.gpu_faults.is_stale {
-        return None;
-    }
+    let is_known = !version.gpu_faults.is_doubtful && !version.gpu_faults.is_stale;
     let is_on_sound_node = |pod: &&PodView| {
         let node = pod.node.as_deref().unwrap_or_default();
         pod.disrupted.is_none()
@@ -111,28 +164,13 @@ fn crash(
             && !version.leaving_nodes.contains(node)
             && !version.gpu_faults.faults.contains_key(pod.uid())
     };
-    let counts_yet = |at: Timestamp| remaining(CRASH_COUNTS_FOR, at, now).is_some();
-    let mut pods = version.pods().filter(is_on_sound_node);
-    pods.find_map(|pod| {
-        let engine = pod.container(names::ENGINE)?;
-        // The condition of a pod that was never Ready is older than its engine.
-        let has_been_ready = |started| pod.is_ready || pod.ready_changed.is_some_and(|at| at > started);
-        let was_ready = |started: Timestamp| {
-            started <= since && has_been_ready(started)
-                || known.get(pod.uid()).is_some_and(|known| *known == started.as_second())
-        };
-        let ends = [&engine.state, &engine.last].into_iter().filter_map(|state| state.terminated.as_ref());
-        let mut ends = ends.filter(|end| {
-            end.exit_code != 0
-                && end.finished_at.is_some_and(|at| at >= since && counts_yet(at))
-                && end.started_at.is_some_and(was_ready)
-        });
-        let end = ends.find(|end| !LOST.contains(&&*end.reason))?;
-        let why = if end.reason.is_empty() { String::new() } else { format!(" ({})", end.reason) };
-        let (name, code) = (pod.name(), end.exit_code);
-        let message =
-            format!("the engine of pod {name} ended with exit code {code}{why} while it had a share");
-        Some(Crash { at: end.finished_at?, message })
+    let pods = version.pods().filter(move |_| is_known).filter(is_on_sound_node);
+    pods.flat_map(|pod| {
+        let states =
+            pod.container(names::ENGINE).into_iter().flat_map(|engine| [&engine.state, &engine.last]);
+        let ends = states.filter_map(|state| state.terminated.as_ref());
+        ends.filter(|end| end.exit_code != 0 && !LOST.contains(&&*end.reason))
+            .map(move |engine| Failure { pod, engine })
     })
 }
 
@@ -149,7 +187,10 @@ pub(super) fn look(
         return nothing;
     };
     let is_judged = |phase| match phase {
-        CanaryPhase::Analysing | CanaryPhase::AwaitingApproval | CanaryPhase::Held => true,
+        CanaryPhase::Analysing
+        | CanaryPhase::AwaitingApproval
+        | CanaryPhase::AwaitingEvaluation
+        | CanaryPhase::Held => true,
         CanaryPhase::Starting
         | CanaryPhase::Dark
         | CanaryPhase::Promoting

@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{
     engine::GRPC_PORT,
-    gateway_api::{
+    names::{self, Track},
+    objects::gateway_api::{
         grpc_route::{GrpcMatch, GrpcMethod, GrpcRoute, GrpcRouteSpec, GrpcRule},
         http_route::{BackendRef, Header, RouteState},
     },
-    names::{self, Track},
 };
 
 /// All of Triton's gRPC API. Profiles close the parts that change the server.
@@ -39,6 +39,7 @@ pub(super) fn route(
         namespace: None,
         port: GRPC_PORT,
         weight,
+        filters: Vec::new(),
     };
     let rule = |headers: Vec<Header>, mirrors: bool, backend_refs: Vec<BackendRef>| GrpcRule {
         matches: vec![GrpcMatch {

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     engine::HTTP_PORT,
-    gateway_api::inference_pool::{self, InferencePool, Picker, PoolSpec, Port, Selector},
     names::{self, Track},
+    objects::gateway_api::inference_pool::{self, InferencePool, Picker, PoolSpec, Port, Selector},
     observe::{Observed, pool_of},
     validate::owner,
 };

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     engine::HTTP_PORT,
-    gateway_api::http_route::{BackendRef, HttpRoute, Rule},
     names::{self, Track},
+    objects::gateway_api::http_route::{BackendRef, HttpRoute, Rule},
 };
 
 /// Where the two versions are in the rule.

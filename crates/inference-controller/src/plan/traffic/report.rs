@@ -20,8 +20,8 @@ use workload::time::remaining;
 use verdict::judge::Reason;
 
 use super::{
-    super::conditions::Assessment, analysis::Analysed, answer_of, drain, keeps_requests, referred::unfit,
-    route::Answer, state::Share, stored, waits_for_grpc,
+    super::conditions::Assessment, analysis::Analysed, answer_of, drain, gate::Evaluated, keeps_requests,
+    referred::unfit, route::Answer, state::Share, stored, waits_for_grpc,
 };
 use crate::{
     observe::{Observed, grpc_of, pool_of},
@@ -41,6 +41,7 @@ pub(crate) const CANDIDATE: &str = "the candidate";
 pub(super) struct OfCandidate<'a> {
     pub(super) assessment: Option<&'a Assessment>,
     pub(super) analysed: Option<&'a Analysed>,
+    pub(super) evaluated: Option<&'a Evaluated>,
 }
 
 fn verdict(type_: &'static str, holds: bool, reason: &'static str, message: String) -> Verdict {
@@ -93,7 +94,8 @@ const NO_GRPC_ROUTES: &str =
 
 /// Why a route or its shares could not be written.
 fn refusal(observed: &Observed) -> Option<&(&'static str, String)> {
-    let has_grpc = grpc_of(&observed.inference).is_some();
+    // Of a kind that was removed, nothing is written that could heal a refusal.
+    let has_grpc = grpc_of(&observed.inference).is_some() && !observed.has_no_grpc_routes;
     let has_pools = pool_of(&observed.inference).is_some();
     let has_route = observed.inference.spec.gateway.is_some();
     let written = [
@@ -173,7 +175,7 @@ fn progressing(
     observed: &Observed,
     canary: Option<&Canary>,
     status: &CanaryStatus,
-    OfCandidate { assessment, analysed }: OfCandidate<'_>,
+    OfCandidate { assessment, analysed, evaluated }: OfCandidate<'_>,
 ) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_PROGRESSING, holds, reason, message);
     if let Some((reason, message)) = observed.apart.get(CANDIDATE) {
@@ -232,6 +234,16 @@ fn progressing(
             let message = format!("{share}; {what} waits for spec.canary.approvedSteps: {next}{stale}");
             says(true, reasons::AWAITING_APPROVAL, message)
         }
+        Some(CanaryPhase::AwaitingEvaluation) => {
+            let Some((reason, message)) = evaluated.and_then(|evaluated| evaluated.why.clone()) else {
+                return awaited_before(observed);
+            };
+            let message = match status.weight_percent {
+                0 => message,
+                _ => format!("{share}; {message}"),
+            };
+            says(reason == reasons::EVALUATION_PENDING, reason, message)
+        }
         Some(CanaryPhase::Promoting) => {
             says(true, reasons::CANARY_PROMOTING, "stable gets the version of the candidate".to_owned())
         }
@@ -244,7 +256,7 @@ fn progressing(
         }
         Some(CanaryPhase::RollingBack) => {
             let message = match keeps_requests(observed) {
-                Some(why) => why.to_owned(),
+                Some(why) => format!("{why}{}", without_answer(observed)),
                 None => {
                     format!("requests of the candidate end{}{}", running(observed, status), still_has(status))
                 }
@@ -259,11 +271,36 @@ fn progressing(
             says(false, reasons::CANARY_ROLLED_BACK, message)
         }
         Some(CanaryPhase::Aborted) => {
-            let message = format!("spec.canary.abort is set; its pods stay{}", still_has(status));
+            let pods = if status.replicas > 0 { "its pods stay" } else { "it has no pods" };
+            let message = format!("spec.canary.abort is set; {pods}{}", still_has(status));
             says(false, reasons::CANARY_ABORTED, message)
         }
     }
 }
+
+/// Of a paused or invalid object nothing is asked, and what was found stays.
+fn awaited_before(observed: &Observed) -> Verdict {
+    let says = |holds, reason, message| verdict(conditions::CANARY_PROGRESSING, holds, reason, message);
+    let stored = observed.inference.status.iter().flat_map(|status| &status.conditions);
+    let mut stored = stored.filter(|known| known.type_ == conditions::CANARY_PROGRESSING);
+    let stored = stored.find_map(|known| {
+        let reason = OF_EVALUATION.into_iter().find(|reason| *reason == known.reason)?;
+        Some(says(known.status == "True", reason, known.message.clone()))
+    });
+    stored.unwrap_or_else(|| {
+        let message = "the evaluation of spec.canary.evaluationName is awaited".to_owned();
+        says(true, reasons::EVALUATION_PENDING, message)
+    })
+}
+
+/// Reasons of a candidate that waits for its evaluation.
+const OF_EVALUATION: [&str; 5] = [
+    reasons::EVALUATION_NOT_FOUND,
+    reasons::EVALUATION_PENDING,
+    reasons::EVALUATION_NOT_PASSED,
+    reasons::EVALUATION_FOR_OTHER_MODEL,
+    reasons::EVALUATION_MODEL_UNKNOWN,
+];
 
 fn running(observed: &Observed, status: &CanaryStatus) -> String {
     match drain::running(observed, status) {
@@ -315,8 +352,24 @@ fn fold(spec: &AIInferenceSpec, canary: &Canary) -> String {
     )
 }
 
+/// What becomes of the pods of a stopped object whose gateways do not answer.
+fn without_answer(observed: &Observed) -> String {
+    match observed.inference.spec.replicas {
+        0 => format!(
+            "; the object is stopped, so the pods of the candidate end after {} s in any case",
+            drain::longest(observed).as_secs()
+        ),
+        _ => String::new(),
+    }
+}
+
 fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Assessment>) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_PROGRESSING, holds, reason, message);
+    let has_pods = observed.candidate.as_deref().is_some_and(|version| version.pods().next().is_some());
+    let waits = status.served && has_pods && observed.inference.spec.replicas == 0;
+    if let Some(why) = keeps_requests(observed).filter(|_| waits) {
+        return says(true, reasons::CANARY_STARTING, format!("{why}{}", without_answer(observed)));
+    }
     if let Some(Verdict { reason, message, .. }) = unready(assessment) {
         return says(is_coming(reason), reason, format!("the candidate: {message}"));
     }
@@ -349,7 +402,7 @@ fn is_coming(reason: &str) -> bool {
 fn healthy(
     observed: &Observed,
     status: &CanaryStatus,
-    OfCandidate { assessment, analysed }: OfCandidate<'_>,
+    OfCandidate { assessment, analysed, evaluated }: OfCandidate<'_>,
 ) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_HEALTHY, holds, reason, message);
     let rollback = status.last_rollback.as_ref().filter(|rollback| rollback.revision == status.revision);
@@ -358,6 +411,19 @@ fn healthy(
     }
     if status.phase == Some(CanaryPhase::Aborted) {
         return says(false, reasons::CANARY_ABORTED, "spec.canary.abort is set".to_owned());
+    }
+    if status.phase == Some(CanaryPhase::AwaitingEvaluation) && status.step == 0 {
+        let (reason, message) = evaluated.and_then(|evaluated| evaluated.why.clone()).unwrap_or_else(|| {
+            let Verdict { reason, message, .. } = awaited_before(observed);
+            (reason, message)
+        });
+        let refuses = [reasons::EVALUATION_NOT_PASSED, reasons::EVALUATION_FOR_OTHER_MODEL].contains(&reason);
+        return match refuses {
+            true => says(false, reason, message),
+            false => {
+                says(true, reasons::CANARY_JUDGING, "it is judged when its evaluation has passed".to_owned())
+            }
+        };
     }
     let fails = assessment.filter(|assessment| assessment.phase == Phase::Failed);
     if let Some(ready) = unready(fails) {
@@ -428,6 +494,7 @@ fn is_over(phase: Option<CanaryPhase>) -> bool {
             | CanaryPhase::Dark
             | CanaryPhase::Analysing
             | CanaryPhase::AwaitingApproval
+            | CanaryPhase::AwaitingEvaluation
             | CanaryPhase::Held,
         )
         | None => false,
@@ -447,7 +514,12 @@ const OF_ANALYSIS: [&str; 7] = [
 
 /// Of a rollback that the status has.
 fn known_reason(reason: &str) -> &'static str {
-    let known = [reasons::ANALYSIS_FAILED, reasons::CANDIDATE_CRASHED, reasons::CANARY_INCONCLUSIVE];
+    let known = [
+        reasons::ANALYSIS_FAILED,
+        reasons::CANDIDATE_CRASHED,
+        reasons::CANARY_INCONCLUSIVE,
+        reasons::ROUTE_REJECTED,
+    ];
     known.into_iter().find(|known| *known == reason).unwrap_or(reasons::CANDIDATE_UNREADY)
 }
 

@@ -5,7 +5,7 @@
 use api::{
     aiinference::{
         AIInference, Engine,
-        traffic::{Gateway, HeaderMatch, ParentGateway},
+        traffic::{Gateway, HeaderMatch, ParentGateway, Pin},
     },
     reasons,
 };
@@ -14,12 +14,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use super::state::{Route, Share};
 use crate::{
     engine::HTTP_PORT,
-    gateway_api::http_route::{
-        BackendRef, Filter, Header, HttpRoute, Match, MirrorRef, ParentRef, Path, RequestMirror, Rewrite,
-        RouteParent, RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
-    },
-    gateway_api::{GROUP, inference_pool},
     names::{self, Track},
+    objects::gateway_api::http_route::{
+        AddedHeader, BackendRef, Filter, Header, HeaderModifier, HttpRoute, Match, MirrorRef, ParentRef,
+        Path, RequestMirror, Rewrite, RouteParent, RouteSpec, RouteState, Rule, Timeouts, UrlRewrite,
+    },
+    objects::gateway_api::{GROUP, inference_pool},
 };
 
 /// What the gateways say about the stored rules.
@@ -58,6 +58,7 @@ pub(super) fn route(
             namespace: None,
             port: HTTP_PORT,
             weight,
+            filters: Vec::new(),
         },
         Backends::Pools => BackendRef {
             group: inference_pool::GROUP.to_owned(),
@@ -66,15 +67,25 @@ pub(super) fn route(
             namespace: None,
             port: 0,
             weight,
+            filters: Vec::new(),
         },
     };
     let timeouts = Timeouts { request: format!("{}s", gateway.request_timeout_seconds) };
+    let pin = pin(inference, share);
+    let drawn = |track, weight| BackendRef {
+        filters: pin.iter().map(|pin| pin.set_cookie(name, track)).collect(),
+        ..backend(track, weight)
+    };
     let shared: Vec<BackendRef> = match share.is_known {
-        true => vec![backend(Track::Stable, 100 - share.weight), backend(Track::Canary, share.weight)],
+        true => vec![drawn(Track::Stable, 100 - share.weight), drawn(Track::Canary, share.weight)],
         false => vec![backend(Track::Stable, 100)],
     };
     let headers = inference.spec.canary.iter().filter(|_| share.matches).flat_map(|canary| &canary.matches);
-    let headers: Vec<Header> = headers.map(header).collect();
+    let headers = headers.map(|known| (header(known), Track::Canary));
+    let pinned = [Track::Canary, Track::Stable]
+        .into_iter()
+        .filter_map(|track| Some((pin.as_ref()?.header(name, track), track)));
+    let headers: Vec<(Header, Track)> = headers.chain(pinned).collect();
     // Only of the requests that the versions share.
     let copies =
         |header: Option<&Header>| (share.mirrors && header.is_none()).then(|| mirror(name, HTTP_PORT));
@@ -88,14 +99,62 @@ pub(super) fn route(
         backend_refs: backend_refs.to_vec(),
         timeouts: timeouts.clone(),
     };
-    let to_candidate = [backend(Track::Canary, 100)];
     let mut rules = Vec::new();
     for prefix in prefixes(inference.spec.engine, gateway) {
-        rules.extend(headers.iter().map(|header| rule(&prefix, Some(header), &to_candidate)));
+        let of_headers =
+            headers.iter().map(|(header, track)| rule(&prefix, Some(header), &[backend(*track, 100)]));
+        rules.extend(of_headers);
         rules.push(rule(&prefix, None, &shared));
     }
     let spec = RouteSpec { parent_refs: parents(gateway), hostnames: gateway.hostnames.clone(), rules };
     HttpRoute { metadata, spec, status: RouteState::default() }
+}
+
+/// Callers come back to the version that has answered them, within a step. The next step draws them anew: otherwise those who
+/// call often would all end at the candidate.
+struct Pinned {
+    /// A cookie of another version or of another share leads nowhere.
+    draw: String,
+}
+
+fn pin(inference: &AIInference, share: Share) -> Option<Pinned> {
+    inference.spec.canary.as_ref().filter(|canary| canary.pin == Pin::Cookie)?;
+    let status = inference.status.as_ref()?.canary.as_ref()?;
+    let is_drawn = share.weight > 0 && !status.revision.is_empty();
+    is_drawn.then(|| Pinned { draw: format!("{}-{}", status.revision, share.weight) })
+}
+
+/// Of the header by which pinned requests are known.
+const COOKIE: &str = "Cookie";
+
+impl Pinned {
+    fn cookie(&self, name: &str, track: Track) -> String {
+        let version = match track {
+            Track::Stable => "stable",
+            Track::Canary => "candidate",
+        };
+        format!("ai-canary-{name}={}-{version}", self.draw)
+    }
+
+    /// It ends with the browser's session.
+    fn set_cookie(&self, name: &str, track: Track) -> Filter {
+        let value = format!("{}; Path=/; HttpOnly; SameSite=Lax", self.cookie(name, track));
+        let added = AddedHeader { name: "Set-Cookie".to_owned(), value };
+        Filter {
+            type_: "ResponseHeaderModifier".to_owned(),
+            response_header_modifier: Some(HeaderModifier { add: vec![added] }),
+            ..Filter::default()
+        }
+    }
+
+    fn header(&self, name: &str, track: Track) -> Header {
+        let value = format!("^(.*; ?)?{}(;.*)?$", self.cookie(name, track).replace('.', "[.]"));
+        Header { type_: "RegularExpression".to_owned(), name: COOKIE.to_owned(), value }
+    }
+}
+
+fn is_of_pin(header: &Header) -> bool {
+    header.name == COOKIE && header.type_ == "RegularExpression"
 }
 
 pub(super) fn header(known: &HeaderMatch) -> Header {
@@ -118,7 +177,7 @@ fn rewrite(prefix: &str) -> Option<Filter> {
     let root = ROOTS.into_iter().find(|root| prefix.ends_with(root) && prefix != *root)?;
     let path = Rewrite { type_: "ReplacePrefixMatch".to_owned(), replace_prefix_match: root.to_owned() };
     let url_rewrite = Some(UrlRewrite { path });
-    Some(Filter { type_: "URLRewrite".to_owned(), url_rewrite, request_mirror: None })
+    Some(Filter { type_: "URLRewrite".to_owned(), url_rewrite, ..Filter::default() })
 }
 
 /// Without a percentage, which not every gateway keeps to.
@@ -130,7 +189,7 @@ pub(super) fn mirror(name: &str, port: i32) -> Filter {
         port,
     };
     let request_mirror = Some(RequestMirror { backend_ref });
-    Filter { type_: "RequestMirror".to_owned(), url_rewrite: None, request_mirror }
+    Filter { type_: "RequestMirror".to_owned(), request_mirror, ..Filter::default() }
 }
 
 pub(super) fn parents(gateway: &Gateway) -> Vec<ParentRef> {
@@ -155,8 +214,14 @@ pub(super) fn seen(name: &str, stored: Option<&HttpRoute>) -> Route {
     let Some(stored) = stored else { return Route::default() };
     let candidate = names::service(name, Track::Canary);
     let rules = stored.spec.rules.iter().map(|rule| {
-        let is_of_header = rule.matches.iter().any(|known| !known.headers.is_empty());
-        given(&candidate, is_of_header, &rule.filters, &rule.backend_refs)
+        let mut headers = rule.matches.iter().flat_map(|known| &known.headers);
+        let is_of_header = headers.clone().next().is_some();
+        let given = given(&candidate, is_of_header, &rule.filters, &rule.backend_refs);
+        match headers.any(is_of_pin) {
+            // A part of the share, and there is one as long as this rule is there.
+            true => Share { weight: i32::from(given.matches), matches: false, ..given },
+            false => given,
+        }
     });
     let share = rules.fold(Share::default(), Share::or);
     accepted(share, |asked| answer(stored, asked))
@@ -338,6 +403,52 @@ mod tests {
         let without = rendered(GATEWAY, "{image: 'e:2'}", Share::default());
         assert_eq!(weights(&without.spec.rules[0]), [("chat", 100)]);
         assert_eq!(seen("chat", Some(&without)).share, Share::default());
+    }
+
+    fn pinned(revision: &str, share: Share) -> HttpRoute {
+        let canary = "{image: 'e:2', pin: Cookie, weightPercent: 30}";
+        let spec = format!(
+            "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, gateway: {GATEWAY}, canary: {canary}}}"
+        );
+        let mut inference = inference(&spec);
+        let status = json!({"canary": {"phase": "Analysing", "revision": revision}});
+        inference.status = Some(serde_json::from_value(status).unwrap());
+        let metadata = ObjectMeta { name: Some("chat".into()), ..ObjectMeta::default() };
+        route(&inference, inference.spec.gateway.as_ref().unwrap(), (share, Backends::Services), metadata)
+    }
+
+    /// The rules go in the same write as the share.
+    #[test]
+    fn a_caller_comes_back_to_the_version_that_has_answered_while_there_is_a_share() {
+        let share = Share { weight: 30, is_known: true, ..Share::default() };
+        let route = pinned("5d4f", share);
+        let [of_candidate, of_stable, shared] = &route.spec.rules[..] else { panic!("{route:?}") };
+        for (rule, version, backend) in
+            [(of_candidate, "candidate", "chat-canary"), (of_stable, "stable", "chat")]
+        {
+            let header = &rule.matches[0].headers[0];
+            assert_eq!((&*header.type_, &*header.name), ("RegularExpression", "Cookie"));
+            assert_eq!(header.value, format!("^(.*; ?)?ai-canary-chat=5d4f-30-{version}(;.*)?$"));
+            assert_eq!(weights(rule), [(backend, 100)]);
+            let mut drawn = shared.backend_refs.iter().filter(|drawn| drawn.name == backend);
+            let filters = &drawn.next().unwrap().filters;
+            let added = &filters[0].response_header_modifier.as_ref().unwrap().add[0];
+            assert_eq!(added.name, "Set-Cookie");
+            assert_eq!(
+                added.value,
+                format!("ai-canary-chat=5d4f-30-{version}; Path=/; HttpOnly; SameSite=Lax")
+            );
+        }
+        assert_eq!(weights(shared), [("chat", 70), ("chat-canary", 30)]);
+        assert_eq!(seen("chat", Some(&route)).share, share, "what is written is what is read");
+        let known = Share { weight: 0, ..share };
+        let without = pinned("5d4f", known);
+        assert_eq!(without.spec.rules.len(), 1, "{without:?}");
+        assert!(without.spec.rules[0].backend_refs.iter().all(|backend| backend.filters.is_empty()));
+        assert_eq!(pinned("", share).spec.rules.len(), 1, "the version is not known yet");
+        let mut left = route;
+        left.spec.rules[2].backend_refs[1].weight = 0;
+        assert!(seen("chat", Some(&left)).share.weight > 0, "callers still come by the cookie");
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Who may read a model, and where the token goes.
 
+use std::{io::Read as _, sync::mpsc, thread};
+
 use api::loader::ExitCode;
 use hub_server::{Access, Break, Model, Side};
 
 use super::{HF, Hub, ID, MS, TOKEN, large, small};
 use crate::{
     program::Ended,
+    proxy::COMES_WITHIN,
     scene::{MIB, files, noise},
 };
 
@@ -56,10 +59,15 @@ fn a_redirect_to_another_port_of_the_hub_gets_no_token() {
         }
     });
     let pull = hub.pull(HF).env("TRANSFER_HUB_TOKEN", TOKEN).start();
-    let (mut client, _) = elsewhere.accept().unwrap();
-    let mut head = vec![0; 4096];
-    let length = std::io::Read::read(&mut client, &mut head).unwrap();
-    let head = String::from_utf8_lossy(&head[..length]).into_owned();
+    let (asked, is_asked) = mpsc::channel();
+    thread::spawn(move || {
+        let (mut client, _) = elsewhere.accept().unwrap();
+        let mut head = vec![0; 4096];
+        let length = client.read(&mut head).unwrap();
+        // The test may have ended.
+        let _ = asked.send(String::from_utf8_lossy(&head[..length]).into_owned());
+    });
+    let head = is_asked.recv_timeout(COMES_WITHIN).unwrap();
     assert!(head.starts_with("GET /a") && !head.contains(TOKEN), "{head}");
     drop(pull);
 }

@@ -18,7 +18,7 @@ use api::reasons;
 use jiff::Timestamp;
 use workload::{
     time::{elapsed, remaining},
-    views::pod::PodView,
+    views::{job::JobView, pod::PodView},
 };
 
 use super::{
@@ -28,7 +28,6 @@ use super::{
 use crate::{
     names,
     objects::{
-        job_view::JobView,
         pod::{TRAINER, has_stopped, job_of},
         training_job::{has_ended, is_uploading},
     },

@@ -22,12 +22,12 @@ use text::quantity::Bytes;
 use workload::templates::{
     self,
     options::{HelperAmounts, Siblings, env_from, helper_resources, topology_spread, user_volumes},
-    template::{container_security, env_var, literal, mount, tolerations},
+    template::{container_security, env_var, literal, mount, tolerations, variable_of_secret},
 };
 
 use super::{
     metadata::selector,
-    template::{self, variable_of_secret, volume_of_claim},
+    template::{self, volume_of_claim},
 };
 use crate::{
     names,

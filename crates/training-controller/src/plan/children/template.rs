@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{
-        EnvVar, EnvVarSource, PersistentVolumeClaimVolumeSource, PodSpec, SecretKeySelector, Volume,
-    },
+    api::core::v1::{PersistentVolumeClaimVolumeSource, PodSpec, Volume},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use workload::templates::options;
@@ -38,22 +36,6 @@ pub(super) fn volume_of_claim(name: String, claim: &str) -> Volume {
             ..PersistentVolumeClaimVolumeSource::default()
         }),
         ..Volume::default()
-    }
-}
-
-/// A variable by reference alone.
-pub(super) fn variable_of_secret(variable: &str, secret: &str, key: &str, optional: Option<bool>) -> EnvVar {
-    EnvVar {
-        name: variable.to_owned(),
-        value: None,
-        value_from: Some(EnvVarSource {
-            secret_key_ref: Some(SecretKeySelector {
-                name: secret.to_owned(),
-                key: key.to_owned(),
-                optional,
-            }),
-            ..EnvVarSource::default()
-        }),
     }
 }
 

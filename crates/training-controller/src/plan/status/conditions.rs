@@ -8,6 +8,7 @@ use runtime::write::{conditions::Verdict, refusal::Refusal};
 use workload::{
     Cause,
     faults::{container::start_fault, gpu::Demand, refused_pods, unplaced::unplaced},
+    uploads::UPLOADER,
     views::{
         claim::{self, ClaimView},
         pod::PodView,
@@ -16,7 +17,7 @@ use workload::{
 
 use crate::{
     objects::{
-        pod::{TRAINER, UPLOADER},
+        pod::TRAINER,
         training_job::{condition, has_running_attempt},
     },
     observe::Observed,

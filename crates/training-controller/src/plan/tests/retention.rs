@@ -10,6 +10,7 @@ use workload::{
     faults::stranded::Nodes,
     views::{
         claim::ClaimView,
+        job::{Failed, JobView},
         node::{LossKind, NodeLoss},
     },
 };
@@ -17,7 +18,6 @@ use workload::{
 use super::{Deletion, World, message_at};
 use crate::{
     NAME, names,
-    objects::job_view::{Failed, JobView},
     objects::volume_snapshot::{SnapshotError, SnapshotSource, SnapshotStatus, VolumeSnapshot},
     plan::retention::{Retirement, refused, retire},
     tests::at,

@@ -6,11 +6,10 @@ use api::{conditions, loader::ExitCode, reasons, trainingjob::Phase};
 use k8s_openapi::api::{batch::v1::Job, core::v1::PodSpec};
 use runtime::write::refusal::Refusal;
 use serde_json::{Value, json};
-use workload::views::{node::LossKind, pod::PodView};
+use workload::views::{job::Failed, node::LossKind, pod::PodView};
 
 use super::{World, message_at, pod};
 use crate::{
-    objects::job_view::Failed,
     plan::{refused::refused_run, rejected},
     tests::{at, defaults},
     validate::Invalid,

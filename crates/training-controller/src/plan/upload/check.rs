@@ -15,20 +15,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::write::conditions::whole_seconds;
 use workload::{
     faults::container::quote,
-    time::{elapsed, remaining},
-    views::pod::PodView,
+    time::{after, elapsed, remaining},
+    uploads::{UPLOADER, end, last_failure},
+    views::{
+        job::{Failed, JobView},
+        pod::PodView,
+    },
 };
 
-use super::{after, end, ended_fact, has_succeeded_beside_others, last_failure};
-use crate::{
-    objects::{
-        job_view::{Failed, JobView},
-        pod::UPLOADER,
-    },
-    plan::{
-        Child, Deletion, Run, Scene, attempt::stage::PODS_ARE_SEEN_WITHIN, children::upload_job::check_job,
-        noted, status::conditions,
-    },
+use super::{ended_fact, has_succeeded_beside_others};
+use crate::plan::{
+    Child, Deletion, Run, Scene, attempt::stage::PODS_ARE_SEEN_WITHIN, children::upload_job::check_job,
+    noted, status::conditions,
 };
 
 /// Reasons of pods that wait and, other than those of `STALLS`, may need no person.

@@ -91,6 +91,7 @@ fn the_engines_of_both_versions_are_looked_at_each_interval() {
         ready_pods: Default::default(),
         requests: None,
         metrics: Default::default(),
+        tokens: None,
         fault: Some("pod new: it did not answer".to_owned()),
     };
     scene.observe(|observed| {
@@ -120,6 +121,7 @@ fn what_was_found_stays_while_the_object_is_paused() {
             requests: None,
             metrics: [(api::aiinference::analysis::MetricName::ErrorRate, crate::looks::Found::Incomplete)]
                 .into(),
+            tokens: None,
             fault: Some("pod new: it did not answer".to_owned()),
         });
         observed.looking.looks = looks.collect();
@@ -157,6 +159,7 @@ fn looked(seconds: i64, (ended, bad): (u64, u64)) -> crate::looks::Look {
         ready_pods: Tracks { stable: 1, candidate: 1 },
         requests: None,
         metrics: [(api::aiinference::analysis::MetricName::ErrorRate, found)].into(),
+        tokens: None,
         fault: None,
     }
 }
@@ -220,4 +223,37 @@ fn a_crash_of_the_only_pod_counts_in_each_step() {
     scene.write_status();
     let rollback = canary_of(&scene.plan()).last_rollback.unwrap();
     assert_eq!(rollback.reason, "CandidateCrashed");
+}
+
+/// An engine that fails at its first requests ends before the controller has read that the gateways have its share. All that is
+/// known then is that its pod was lost.
+#[test]
+fn the_third_loss_is_a_crash_where_an_engine_has_ended_and_unready_where_none_has() {
+    let rollback = |pod: &str| {
+        let mut scene = analysing(READY);
+        scene.observe(|observed| {
+            let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+            let canary = status.canary.as_mut().unwrap();
+            (canary.step, canary.step_started_at, canary.lost, canary.analysis) = (1, None, 2, None);
+            (canary.ready_replicas, canary.weight_percent) = (1, 10);
+            observed.candidate.as_mut().unwrap().deployed =
+                Some(vec![std::sync::Arc::new(crate::tests::pod(pod))]);
+        });
+        canary_of(&scene.plan()).last_rollback.map(|rollback| (rollback.reason, rollback.message)).unwrap()
+    };
+    let lost = "the candidate has lost its last ready pod 3 times while it had a share";
+    let not_ready = |since: i64| {
+        let ready =
+            format!("conditions: [{{type: Ready, status: 'False', lastTransitionTime: '{}'}}], ", at(since));
+        crashed(&ready)
+    };
+    let was_ready = not_ready(-16);
+    let (reason, message) = rollback(&was_ready);
+    assert_eq!(reason, "CandidateCrashed");
+    assert_eq!(message, format!("{lost}; the engine of pod new ended with exit code 137 (OOMKilled)"));
+    let old = was_ready.replace(&at(-16).to_string(), &at(-200).to_string());
+    let never_ready = not_ready(-26);
+    for other in [was_ready.replace("OOMKilled", "Unknown"), old, never_ready] {
+        assert_eq!(rollback(&other), ("CandidateUnready".to_owned(), lost.to_owned()));
+    }
 }

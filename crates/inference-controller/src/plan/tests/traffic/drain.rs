@@ -23,6 +23,7 @@ fn looked(seconds: i64, requests: Option<(u64, u64)>) -> Look {
         ready_pods: Default::default(),
         requests: requests.map(|(running, ended)| Requests { pods, running, ended }),
         metrics: Default::default(),
+        tokens: None,
         fault: None,
     }
 }
@@ -130,6 +131,46 @@ fn requests_end_only_when_a_route_that_is_not_wanted_is_gone() {
     scene.observe(|observed| observed.route = None);
     let plan = scene.plan();
     assert!(plan.superfluous.is_empty() && canary_of(&plan).draining_since.is_some());
+}
+
+/// Its Gateway was removed for good.
+#[test]
+fn a_stopped_object_says_how_long_its_candidate_waits_for_gateways_that_do_not_answer() {
+    let mut scene = analysing(READY);
+    let route = scene.plan().route.unwrap();
+    scene.edit_spec(|spec| spec.replicas = 0);
+    edited(&mut scene);
+    let stopped = scene.plan();
+    assert_eq!(stopped.route.as_ref().unwrap().spec.rules[0].backend_refs[1].weight, 0);
+    // Its status is that of the rules before.
+    scene.observe(|observed| {
+        observed.route = Some(accepted(*route));
+        let stored = observed.route.as_mut().unwrap();
+        stored.spec = stopped.route.clone().unwrap().spec;
+        stored.metadata.generation = Some(2);
+    });
+    scene.write_status();
+    let facts = scene.plan().facts.unwrap();
+    scene.observe(|observed| observed.facts = facts.iter().map(|fact| (fact.clone(), at(0))).collect());
+    let plan = scene.plan_at(1);
+    let (status, reason, message) = condition(&plan, "CanaryProgressing");
+    assert_eq!((&*status, &*reason), ("True", "Starting"));
+    assert_eq!(
+        message,
+        "all gateways have to accept that the candidate gets no requests; see TrafficReady; the object is stopped, so the \
+         pods of the candidate end after 300 s in any case"
+    );
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(299)));
+    let stops = |plan: &Plan| serde_json::to_string(&plan.candidate).unwrap().contains("\"replicas\":0");
+    assert!(!stops(&scene.plan_at(299)) && stops(&scene.plan_at(300)));
+
+    scene.edit_spec(|spec| spec.canary = None);
+    let plan = scene.plan_at(299);
+    let (_, reason, message) = condition(&plan, "CanaryProgressing");
+    assert!(reason == "RollingBack" && message.ends_with("end after 300 s in any case"), "{message}");
+    assert!(plan.superfluous_apart.is_empty());
+    let gone = serde_json::to_string(&scene.plan_at(300).superfluous_apart).unwrap();
+    assert!(gone.contains("Deployment"), "{gone}");
 }
 
 /// Of an object that is paused, too: its owner gives a route of his own any weight.

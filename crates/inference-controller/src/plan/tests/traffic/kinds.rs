@@ -7,18 +7,19 @@ fn with_gateway(scene: &mut Scene, more: &str) {
     scene.edit_spec(|spec| spec.gateway = Some(serde_saphyr::from_str(&gateway).unwrap()));
 }
 
-fn shares(refs: &[crate::gateway_api::http_route::BackendRef]) -> Vec<(&str, &str, i32)> {
+fn shares(refs: &[crate::objects::gateway_api::http_route::BackendRef]) -> Vec<(&str, &str, i32)> {
     refs.iter().map(|backend| (&*backend.kind, &*backend.name, backend.weight)).collect()
 }
 
 fn accepted_calls(
-    mut route: crate::gateway_api::grpc_route::GrpcRoute,
-) -> crate::gateway_api::grpc_route::GrpcRoute {
-    let spec = crate::gateway_api::http_route::RouteSpec {
+    mut route: crate::objects::gateway_api::grpc_route::GrpcRoute,
+) -> crate::objects::gateway_api::grpc_route::GrpcRoute {
+    let spec = crate::objects::gateway_api::http_route::RouteSpec {
         parent_refs: route.spec.parent_refs.clone(),
         ..Default::default()
     };
-    let answered = accepted(crate::gateway_api::http_route::HttpRoute { spec, ..Default::default() });
+    let answered =
+        accepted(crate::objects::gateway_api::http_route::HttpRoute { spec, ..Default::default() });
     (route.metadata.generation, route.status) = (answered.metadata.generation, answered.status);
     route
 }
@@ -70,6 +71,10 @@ fn what_the_gateways_say_about_the_grpc_route_is_in_the_condition() {
 fn without_the_kind_of_grpc_routes_the_other_route_does_its_work() {
     let mut scene = analysing(READY);
     with_gateway(&mut scene, "grpc: {}");
+    // While a kind is being removed, the API server refuses new objects of it.
+    let refused = ("Denied", "refused".to_owned());
+    scene.observe(|observed| observed.apart.extend([(crate::plan::traffic::report::GRPC_ROUTE, refused)]));
+    assert_eq!(condition(&scene.plan(), "TrafficReady").1, "Denied");
     scene.observe(|observed| observed.has_no_grpc_routes = true);
     let plan = scene.plan();
     assert!(plan.grpc_route.is_none() && plan.requeue_after.is_some());
@@ -81,6 +86,38 @@ fn without_the_kind_of_grpc_routes_the_other_route_does_its_work() {
         )
     );
     assert!(canary_of(&plan).step_started_at.is_some(), "the step goes on");
+}
+
+/// The kind was removed with its objects, and comes back.
+#[test]
+fn without_the_kind_of_routes_the_candidate_keeps_its_pods_and_gets_its_share_later() {
+    let mut scene = analysing(READY);
+    let pods = |plan: &Plan| (deployment_of(plan).spec, serde_json::to_value(&plan.candidate).unwrap());
+    scene.write_status();
+    let before = scene.plan();
+    assert_eq!(canary_of(&before).weight_percent, 10);
+    scene.observe(|observed| {
+        (observed.route, observed.has_no_routes, observed.has_endpoint) = (None, true, None);
+    });
+    let plan = scene.plan();
+    assert!(plan.route.is_none() && plan.requeue_after.is_some() && plan.superfluous_apart.is_empty());
+    assert_eq!(pods(&plan), pods(&before));
+    let (status, reason, message) = condition(&plan, "TrafficReady");
+    assert_eq!((&*status, &*reason), ("False", "GatewayAPINotInstalled"));
+    assert!(message.ends_with("install the Gateway API, or remove spec.gateway"), "{message}");
+    let canary = canary_of(&plan);
+    assert_eq!((canary.weight_percent, canary.step_started_at, canary.lost), (0, None, 0));
+    scene.write_status();
+
+    scene.observe(|observed| (observed.has_no_routes, observed.has_endpoint) = (false, Some(true)));
+    let weights = |plan: &Plan| {
+        let refs = &plan.route.as_ref().unwrap().spec.rules[0].backend_refs;
+        refs.iter().map(|backend| backend.weight).collect::<Vec<_>>()
+    };
+    let plan = scene.plan();
+    assert_eq!(weights(&plan), [100, 0], "its gateways learn the Service first");
+    scene.observe(|observed| observed.route = Some(accepted(*plan.route.clone().unwrap())));
+    assert_eq!(weights(&scene.plan()), [90, 10]);
 }
 
 const POOL: &str = "inferencePool: {endpointPicker: {name: picker, port: 9002}}";
@@ -217,7 +254,7 @@ fn calls_end_only_when_each_gateway_has_refused_or_accepted_their_route() {
     scene.edit_spec(|spec| spec.gateway = Some(serde_saphyr::from_str(gateway).unwrap()));
     scene.edit_spec(|spec| spec.canary = None);
     let mut route = accepted(*scene.plan().route.unwrap());
-    let inside = |said: &crate::gateway_api::http_route::RouteParent| {
+    let inside = |said: &crate::objects::gateway_api::http_route::RouteParent| {
         let mut said = said.clone();
         said.parent_ref.name = "inside".to_owned();
         said
@@ -230,7 +267,7 @@ fn calls_end_only_when_each_gateway_has_refused_or_accepted_their_route() {
     for said in &mut calls.status.parents {
         said.conditions[0].status = "False".to_owned();
     }
-    let ends = |scene: &mut Scene, calls: &crate::gateway_api::grpc_route::GrpcRoute| {
+    let ends = |scene: &mut Scene, calls: &crate::objects::gateway_api::grpc_route::GrpcRoute| {
         scene.observe(|observed| {
             (observed.route, observed.grpc_route) = (Some(route.clone()), Some(calls.clone()));
         });

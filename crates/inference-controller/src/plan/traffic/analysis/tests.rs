@@ -42,6 +42,7 @@ fn look(since: i64, seconds: i64, stable: (u64, u64), candidate: (u64, u64)) -> 
         ready_pods: Tracks { stable: 9, candidate: 1 },
         requests: None,
         metrics: BTreeMap::from([(MetricName::ErrorRate, Found::Counted { flows, bound: None })]),
+        tokens: None,
         fault: None,
     }
 }
@@ -92,6 +93,35 @@ fn a_bad_candidate_fails_with_numbers() {
         "{message}"
     );
     assert!(message.ends_with(", and 200 is enough"), "two steps of one metric at 0.01: {message}");
+}
+
+/// One long prompt is more load than a thousand chats.
+#[test]
+fn tokens_of_a_step_are_shown_and_begin_anew_with_the_next() {
+    let canary = canary(&json!({}));
+    let of = |tokens: Option<(u64, u64)>, seconds| Look {
+        tokens: tokens.map(|(stable, candidate)| Tracks { stable, candidate }),
+        ..good(0, seconds)
+    };
+    let shown = |status: &CanaryStatus| {
+        let tokens = status.analysis.as_ref().unwrap().tokens.as_ref();
+        tokens.map(|tokens| (tokens.stable, tokens.candidate))
+    };
+    let (status, _) = after(in_step(1, 0, None), &canary, &[of(None, 15)]);
+    assert_eq!(shown(&status), None, "no engine has said");
+    let looks = [of(Some((900, 500)), 30), of(None, 45), of(Some((100, 70)), 60)];
+    let (status, _) = after(status, &canary, &looks);
+    assert_eq!(shown(&status), Some((1_000, 570)));
+    let next = in_step(2, 60, status.analysis.clone());
+    let (next, _) = after(next, &canary, &[Look { step_since: at(60).as_second(), ..of(Some((7, 3)), 75) }]);
+    assert_eq!(shown(&next), Some((7, 3)));
+    // A record of an earlier release has none.
+    let mut analysis = status.analysis.unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&analysis.record).unwrap();
+    assert!(record.as_object_mut().unwrap().remove("tokens").is_some());
+    analysis.record = record.to_string();
+    let found = analysed(&in_step(1, 0, Some(analysis)), &canary, &[]).unwrap();
+    assert!(found.record.inputs.metrics[0].evidence.totals.stable.requests() > 0, "its counts stay");
 }
 
 /// So a verdict can be checked by hand.

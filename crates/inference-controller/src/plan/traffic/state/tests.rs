@@ -1,4 +1,10 @@
-use api::aiinference::traffic::{Canary, CanaryPhase};
+use api::{
+    aiinference::{
+        analysis::OnInconclusive,
+        traffic::{Canary, CanaryPhase},
+    },
+    reasons,
+};
 use serde_json::json;
 
 use super::*;
@@ -67,6 +73,123 @@ fn a_candidate_that_loses_its_last_pod_gets_no_requests_and_the_third_time_none_
         (Some(CanaryPhase::Analysing), 10),
         "another version"
     );
+}
+
+#[test]
+fn a_candidate_has_neither_pods_nor_requests_before_its_evaluation_has_passed() {
+    let mut world = World::new(steps());
+    world.gate = Gate::Closed;
+    world.go_on(10, 60);
+    assert_eq!((world.phase(), world.pods.clone()), (Some(CanaryPhase::AwaitingEvaluation), None));
+    assert_eq!(world.route.share, Share::default());
+    let before = world.status.clone();
+    world.go_on(3, 600);
+    assert_eq!(world.status, before, "nothing is written at rest");
+    // The verdict is there. Which model was evaluated is compared when the pods are ready.
+    world.gate = Gate::PodsOnly;
+    world.go_on(10, 60);
+    assert_eq!(
+        (world.phase(), world.pods.clone()),
+        (Some(CanaryPhase::AwaitingEvaluation), Some(("v2".to_owned(), 1)))
+    );
+    assert_eq!((world.route.share.weight, world.route.share.matches), (0, false));
+    world.gate = Gate::Open;
+    world.go_on(3, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 10));
+    world.content = 3;
+    world.gate = Gate::Closed;
+    world.go_on(20, 60);
+    assert_eq!(
+        (world.phase(), world.pods.clone()),
+        (Some(CanaryPhase::AwaitingEvaluation), None),
+        "another version"
+    );
+}
+
+#[test]
+fn an_evaluation_that_is_named_later_holds_back_the_next_step_and_takes_nothing() {
+    let mut world = World::new(steps());
+    world.canary.as_mut().unwrap().approved_steps = 4;
+    world.go_on(5, 10);
+    world.gate = Gate::Closed;
+    world.go_on(30, 60);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::AwaitingEvaluation), 10));
+    world.gate = Gate::Open;
+    world.go_on(8, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 50));
+    world.canary.as_mut().unwrap().abort = true;
+    world.gate = Gate::Closed;
+    world.go_on(8, 10);
+    assert_eq!((world.phase(), world.pods.is_some()), (Some(CanaryPhase::Aborted), true));
+    world.pods = None;
+    world.go_on(2, 10);
+    assert_eq!(world.pods, None, "an abort creates none");
+}
+
+#[test]
+fn files_that_were_not_evaluated_lose_the_share_and_nothing_else() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    assert_eq!(world.route.share.weight, 10);
+    world.gate = Gate::Contradicted;
+    world.stable_serves = false;
+    world.go_on(3, 10);
+    assert_eq!(world.route.share.weight, 10, "no pod of stable can answer");
+    world.stable_serves = true;
+    world.go_on(3, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::AwaitingEvaluation), 0));
+    assert_eq!(world.pods, Some(("v2".to_owned(), 1)), "its pods say what they have loaded");
+    world.gate = Gate::Open;
+    world.go_on(3, 10);
+    assert_eq!(
+        (world.phase(), world.route.share.weight),
+        (Some(CanaryPhase::Analysing), 10),
+        "from the first step"
+    );
+}
+
+#[test]
+fn a_gateway_that_refuses_the_rules_of_a_pin_gets_those_without_it() {
+    let mut world = World::new(steps());
+    world.go_on(3, 10);
+    world.reconcile(ALL);
+    world.route.is_accepted = false;
+    world.status.as_mut().unwrap().step_started_at = None;
+    world.pin_refusal = Some("Gateway public: no such filter (UnsupportedValue)".to_owned());
+    assert_eq!(world.route.share.weight, 10);
+    world.reconcile(ALL);
+    assert_eq!(world.route.share.weight, 0);
+    let rollback = world.status.as_ref().unwrap().last_rollback.clone().unwrap();
+    assert_eq!(rollback.reason, "RouteRejected");
+    assert!(
+        rollback.message.contains("no such filter") && rollback.message.contains("remove spec.canary.pin")
+    );
+    world.pin_refusal = None;
+    world.go_on(10, 60);
+    assert_eq!(
+        (world.phase(), world.route.share.weight),
+        (Some(CanaryPhase::RolledBack), 0),
+        "it is not tried again"
+    );
+}
+
+#[test]
+fn a_share_that_was_lost_comes_back_when_the_evaluation_has_passed() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    world.gate = Gate::Closed;
+    world.go_on(1, 10);
+    assert_eq!(
+        (world.phase(), world.route.share.weight),
+        (Some(CanaryPhase::Analysing), 10),
+        "it keeps the share"
+    );
+    world.ready = 0;
+    world.go_on(4, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::AwaitingEvaluation), 0));
+    world.gate = Gate::Open;
+    world.go_on(3, 10);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 10));
 }
 
 /// The rule of its route does not fit for a while, so its weight cannot be taken back.
@@ -499,6 +622,52 @@ fn the_candidate_keeps_its_pods_when_the_rule_of_its_user_does_not_fit_any_more(
     world.is_unfit = true;
     world.reconcile(ALL);
     assert_eq!(world.pods, Some((world.revision(), 2)));
+}
+
+/// Its gateway was removed for good, and so accepts nothing.
+#[test]
+fn the_candidate_of_a_stopped_object_waits_for_its_gateways_as_long_as_requests_may_run() {
+    let edits: [fn(&mut World); 5] = [
+        |_| {},
+        |world| world.canary = None,
+        |world| world.content = 9,
+        |world| world.finding = Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() },
+        |world| world.refers(true),
+    ];
+    for (number, edit) in edits.into_iter().enumerate() {
+        let mut world = World::new(steps());
+        world.go_on(5, 10);
+        assert_eq!((world.ready, world.shared().weight), (1, 10));
+        edit(&mut world);
+        world.reconcile(ALL);
+        world.is_stopped = true;
+        world.reconcile(ALL);
+        world.reconcile(ALL);
+        world.now += DRAIN - 1;
+        world.reconcile(ALL);
+        assert!(world.pods.as_ref().is_some_and(|(_, count)| *count == 1), "{number}: too early");
+        assert_eq!(world.shared().weight, 0);
+        world.now += 1;
+        world.reconcile(ALL);
+        let left = world.pods.clone().map_or(0, |(_, count)| count);
+        assert_eq!(left, 0, "{number}");
+    }
+}
+
+#[test]
+fn a_candidate_whose_object_is_started_again_waits_for_its_gateways_anew() {
+    let mut world = World::new(steps());
+    world.go_on(5, 10);
+    world.is_stopped = true;
+    world.reconcile(ALL);
+    world.now += DRAIN - 1;
+    world.is_stopped = false;
+    world.reconcile(ALL);
+    world.is_stopped = true;
+    world.reconcile(ALL);
+    world.now += DRAIN - 1;
+    world.reconcile(ALL);
+    assert_eq!(world.pods, Some((world.revision(), 1)));
 }
 
 /// The Gateway has a typing error, or its class is not served.

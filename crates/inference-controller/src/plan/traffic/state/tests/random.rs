@@ -15,6 +15,8 @@ enum Event {
     LosePods,
     Roll(bool),
     Find(u8),
+    /// The evaluation passes, fails, or another one is named.
+    Evaluate(u8),
     Pass(i64),
     Approve(i32),
     Abort(bool),
@@ -36,6 +38,8 @@ enum Event {
     Unfit(bool),
     /// The engines say whether no request runs.
     Drained(bool),
+    /// Memory is lost.
+    Restart,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -49,6 +53,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::LosePods),
         1 => any::<bool>().prop_map(Event::Roll),
         3 => (0_u8..9).prop_map(Event::Find),
+        2 => (0_u8..5).prop_map(Event::Evaluate),
         6 => (1_i64..100).prop_map(Event::Pass),
         2 => (0_i32..5).prop_map(Event::Approve),
         1 => any::<bool>().prop_map(Event::Abort),
@@ -65,6 +70,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0_i32..=100).prop_map(Event::EditRoute),
         2 => any::<bool>().prop_map(Event::Unfit),
         3 => any::<bool>().prop_map(Event::Drained),
+        1 => Just(Event::Restart),
     ]
 }
 
@@ -90,6 +96,14 @@ impl World {
                     4 => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() },
                     7 => Finding::Suspected,
                     _ => Finding::Passes,
+                }
+            }
+            Event::Evaluate(found) => {
+                self.gate = match found {
+                    0 => Gate::Closed,
+                    1 => Gate::PodsOnly,
+                    2 => Gate::Contradicted,
+                    _ => Gate::Open,
                 }
             }
             Event::LosePods => self.ready = 0,
@@ -129,6 +143,7 @@ impl World {
                 }
             }
             Event::Drained(is_drained) => self.engines_say(*is_drained),
+            Event::Restart => (self.is_drained, self.waits_since) = (false, None),
             Event::Unfit(is_unfit) => self.is_unfit = *is_unfit && self.route.is_foreign,
             Event::EditRoute(weight) => {
                 // A manual edit may break the rules; the writes that follow must not. Requests that it sends to pods that are
@@ -167,11 +182,40 @@ proptest! {
         }
     }
 
+    /// Its gateways answer nothing, and its routes may refuse each write.
+    #[test]
+    fn a_stopped_object_has_no_pods_once_requests_have_had_their_time(
+        events in prop::collection::vec(event(), 1..60),
+        (is_foreign, has_grpc, writes) in (any::<bool>(), any::<bool>(), any::<bool>()),
+    ) {
+        let mut world = World::new(steps());
+        world.refers(is_foreign);
+        world.happens(&Event::Grpc(has_grpc));
+        for event in &events {
+            world.happens(event);
+        }
+        (world.is_stopped, world.is_unfit) = (true, is_foreign && !writes);
+        if let Some(canary) = &mut world.canary {
+            canary.abort = false;
+        }
+        world.reconcile(ALL);
+        for _ in 0..5 {
+            world.now += DRAIN;
+            world.reconcile(ALL);
+        }
+        let left = world.pods.as_ref().map_or(0, |(_, count)| *count);
+        prop_assert_eq!(left, 0, "{:?}", world);
+        let before = world.clone();
+        world.now += DRAIN;
+        world.reconcile(ALL);
+        prop_assert_eq!((&world.status, &world.pods), (&before.status, &before.pods));
+    }
+
     /// Whatever has happened: once everything works, the canary comes to an end, and nothing is written at rest.
     #[test]
     fn after_all_faults_the_canary_ends_and_rests(
         events in prop::collection::vec(event(), 1..60),
-        (is_foreign, has_grpc) in (any::<bool>(), any::<bool>()),
+        (is_foreign, has_grpc, passes) in (any::<bool>(), any::<bool>(), any::<bool>()),
     ) {
         let mut world = World::new(steps());
         world.refers(is_foreign);
@@ -183,6 +227,7 @@ proptest! {
         world.routes_are_gone();
         (world.gateway, world.route.is_unresolved) = (true, false);
         world.finding = Finding::Passes;
+        world.gate = if passes { Gate::Open } else { Gate::Closed };
         world.stable_is_complete = true;
         if let Some(canary) = &mut world.canary {
             canary.approved_steps = 4;
@@ -202,6 +247,11 @@ proptest! {
             }
             Some(CanaryPhase::RolledBack) => world.pods.as_ref().is_some_and(|(_, count)| *count == 0),
             Some(CanaryPhase::Aborted) => world.shared().weight == 0,
+            Some(CanaryPhase::AwaitingEvaluation) if passes => false,
+            Some(CanaryPhase::AwaitingEvaluation) => {
+                let step = world.status.as_ref().map_or(0, |status| status.step);
+                step > 0 || world.pods.is_none()
+            }
             Some(_) => false,
         };
         prop_assert!(rests, "{world:?}");

@@ -10,7 +10,7 @@ use runtime::write::events::{Note, Severity};
 const ORDINARY: [&str; 4] = [reasons::WAITING, reasons::EVALUATING, reasons::COMPARING, reasons::PAUSED];
 
 /// `reason`: that of the new status.
-pub(super) fn of_change(
+pub(in crate::plan) fn of_change(
     before: Option<&ModelEvaluationStatus>,
     after: &ModelEvaluationStatus,
     reason: &'static str,

@@ -90,6 +90,21 @@ pub(crate) struct Filter {
     pub(crate) url_rewrite: Option<UrlRewrite>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) request_mirror: Option<RequestMirror>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) response_header_modifier: Option<HeaderModifier>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct HeaderModifier {
+    pub(crate) add: Vec<AddedHeader>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct AddedHeader {
+    pub(crate) name: String,
+    pub(crate) value: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -133,6 +148,8 @@ pub(crate) struct BackendRef {
     #[serde(skip_serializing_if = "is_absent")]
     pub(crate) port: i32,
     pub(crate) weight: i32,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) filters: Vec<Filter>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

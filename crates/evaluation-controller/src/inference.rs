@@ -1,9 +1,4 @@
-//! AIInferences: those that run, and the temporary ones as they are created.
-//!
-//! A temporary one is written as JSON with the fields that the evaluation sets, and no others. A typed object would also set
-//! fields that have a default.
-
-use std::{borrow::Cow, marker::PhantomData};
+//! AIInferences: those that run, and the temporary ones.
 
 use api::{
     aiinference::{AIInference, AIInferenceStatus},
@@ -11,18 +6,9 @@ use api::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::Resource;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
-use workload::digest::digest;
-
-/// An AIInference to apply or to delete.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Rendered {
-    pub(crate) metadata: ObjectMeta,
-    pub(crate) spec: Value,
-    #[serde(skip)]
-    pub(crate) kind: PhantomData<fn() -> AIInference>,
-}
+use workload::{digest::digest, templates::rendered::Rendered};
 
 /// An AIInference, of whichever owner.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
@@ -154,41 +140,11 @@ impl InferenceView {
     }
 
     /// Its name, uid and version, as preconditions of its deletion.
-    pub(crate) fn identity(&self) -> Rendered {
+    pub(crate) fn identity(&self) -> Rendered<AIInference> {
         let ObjectMeta { name, namespace, uid, resource_version, owner_references, .. } =
             self.metadata.clone();
         let metadata =
             ObjectMeta { name, namespace, uid, resource_version, owner_references, ..ObjectMeta::default() };
-        Rendered { metadata, spec: Value::Null, kind: PhantomData }
-    }
-}
-
-/// Not derived: the derive macro allocates the names, and metric labels must be static.
-impl Resource for Rendered {
-    type DynamicType = ();
-    type Scope = <AIInference as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        AIInference::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        AIInference::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        AIInference::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        AIInference::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
+        Rendered::new(metadata, Value::Null)
     }
 }

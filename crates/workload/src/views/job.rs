@@ -1,5 +1,6 @@
-//! Narrow view of the Jobs of a TrainingJob: how one stands. Which attempt it is, its name says.
+//! Narrow view of Jobs: how one stands. What it is for, its name says.
 
+use api::labels;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::batch::v1::Job,
@@ -8,49 +9,60 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::Deserialize;
 
+use super::pod::PodView;
+
 /// A Job. Its template is not kept, because it never changes.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = Job)]
 #[serde(from = "Parts")]
-pub(crate) struct JobView {
-    pub(crate) metadata: ObjectMeta,
-    pub(crate) is_suspended: bool,
-    pub(crate) completed: Option<Timestamp>,
+pub struct JobView {
+    pub metadata: ObjectMeta,
+    pub is_suspended: bool,
+    pub completed: Option<Timestamp>,
     /// It has failed, or will as soon as all of its pods have ended.
-    pub(crate) failed: Option<Failed>,
+    pub failed: Option<Failed>,
     /// Why Kueue or another queue keeps it suspended.
-    pub(crate) suspended_message: String,
+    pub suspended_message: String,
+    /// The annotation [`labels::ASKED_SERVER`]: the server or the store that its pods ask.
+    pub asked_server: Option<String>,
 }
 
 /// The condition Failed of a Job, or FailureTarget before it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Failed {
-    pub(crate) since: Timestamp,
-    pub(crate) reason: String,
-    pub(crate) message: String,
+pub struct Failed {
+    pub since: Timestamp,
+    pub reason: String,
+    pub message: String,
 }
 
 impl JobView {
     /// Whether it makes no pods any more.
-    pub(crate) fn is_finished(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.completed.is_some() || self.failed.is_some()
     }
 
-    pub(crate) fn is_being_deleted(&self) -> bool {
+    pub fn is_being_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
     /// Whether it makes pods, and is not being deleted.
-    pub(crate) fn is_active(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         !self.is_finished() && !self.is_being_deleted()
     }
 
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }
 
+    /// Whether it is a pod of this very Job, and not of an earlier one of its name.
+    pub fn has_pod(&self, pod: &PodView) -> bool {
+        let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+        let controller = owners.iter().find(|owner| owner.controller == Some(true));
+        controller.is_some_and(|owner| Some(&owner.uid) == self.metadata.uid.as_ref())
+    }
+
     /// Its name, uid and version, as preconditions of its deletion.
-    pub(crate) fn identity(&self) -> Job {
+    pub fn identity(&self) -> Job {
         let ObjectMeta { name, namespace, uid, resource_version, .. } = self.metadata.clone();
         Job {
             metadata: ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() },
@@ -113,8 +125,10 @@ impl From<Parts> for JobView {
             deletion_timestamp,
             creation_timestamp,
             finalizers,
+            annotations,
             ..
         } = metadata;
+        let asked_server = annotations.and_then(|mut annotations| annotations.remove(labels::ASKED_SERVER));
         Self {
             metadata: ObjectMeta {
                 name,
@@ -131,6 +145,7 @@ impl From<Parts> for JobView {
             completed: find("Complete").map(|condition| time(condition).unwrap_or_default()),
             failed,
             suspended_message: find("Suspended").map(|one| one.message.clone()).unwrap_or_default(),
+            asked_server,
         }
     }
 }
@@ -156,6 +171,10 @@ status:
         let failed = job.failed.unwrap();
         assert_eq!((&*failed.reason, &*failed.message), ("BackoffLimitExceeded", "m"));
         assert_eq!(failed.since.to_string(), "2026-01-01T00:00:00Z");
+        assert_eq!(job.asked_server, None);
+        let asked = format!("{{{}: //sha256, a: b}}", labels::ASKED_SERVER);
+        let run: JobView = serde_saphyr::from_str(&text.replace("{a: b}", &asked)).unwrap();
+        assert_eq!(run.asked_server.as_deref(), Some("//sha256"));
         let ending = text.replace("{type: Failed", "{type: FailureTarget");
         assert_eq!(serde_saphyr::from_str::<JobView>(&ending).unwrap().failed, Some(failed));
     }

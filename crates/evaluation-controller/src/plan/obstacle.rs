@@ -1,0 +1,178 @@
+//! Why the pods of a run do not start, and from when on that counts. Pure.
+
+use std::time::Duration;
+
+use api::{
+    conditions::{RECONCILING, STALLED},
+    reasons,
+};
+use jiff::Timestamp;
+use workload::{
+    Cause, Finding,
+    faults::{
+        container::{quote, start_fault},
+        unplaced::unplaced,
+    },
+    time::remaining,
+    uploads::UPLOADER,
+    views::{job::JobView, pod::PodView},
+};
+
+use super::{
+    Scene,
+    job::{INSTALLER, RUNNER},
+    progress,
+    server::{self, Readiness},
+    work::{self, Work},
+};
+use crate::{names::Side, observe::Observed};
+
+/// Whether the pods of a Job start.
+#[derive(Default)]
+pub(super) struct Start {
+    pub(super) obstacle: Option<Obstacle>,
+    /// When there may be an obstacle, though no object changes.
+    pub(super) wait: Option<Duration>,
+}
+
+/// Why they do not start, and since when at least.
+pub(super) struct Obstacle {
+    pub(super) cause: Cause,
+    pub(super) since: Timestamp,
+}
+
+/// The Job controller makes a pod within this time.
+const HAS_A_POD_WITHIN: Duration = Duration::from_secs(30);
+
+/// A kubelet has the volumes and the network of a pod within this time.
+const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
+
+pub(super) fn start(scene: &Scene<'_>, work: Work) -> Start {
+    let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
+    job.map_or_else(Start::default, |job| of_job(scene.observed, job, scene.now))
+}
+
+/// Of a Job that is active.
+pub(super) fn of_job(observed: &Observed, job: &JobView, now: Timestamp) -> Start {
+    let pods = observed.pods_of(job);
+    let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    let (Finding { cause, requeue_after: wait }, since) = match pods.iter().find(|pod| !pod.is_over()) {
+        Some(pod) => (unstarted(pod, now), pod.created().unwrap_or(created)),
+        None if pods.is_empty() => {
+            (without_a_pod(job, created, now), said_since(observed, job, now).max(created))
+        }
+        // The next pod of the Job follows.
+        None => (Finding::default(), created),
+    };
+    Start { obstacle: cause.map(|cause| Obstacle { cause, since }), wait }
+}
+
+/// The cause, if it has been true for so long, else when to look again.
+fn after(time: Duration, since: Timestamp, now: Timestamp, cause: impl FnOnce() -> Cause) -> Finding {
+    match remaining(time, since, now) {
+        Some(wait) => Finding { cause: None, requeue_after: Some(wait) },
+        None => Finding { cause: Some(cause()), requeue_after: None },
+    }
+}
+
+fn without_a_pod(job: &JobView, created: Timestamp, now: Timestamp) -> Finding {
+    after(HAS_A_POD_WITHIN, created, now, || {
+        let name = job.name();
+        let message = match (job.is_suspended, job.suspended_message.as_str()) {
+            (true, "") => {
+                format!("Job {name} is suspended: a queue has to admit it; see kubectl describe job {name}")
+            }
+            (true, words) => format!("Job {name} is suspended: {}", quote(words)),
+            (false, _) => format!(
+                "Job {name} has no pod: a quota, a LimitRange or an admission policy may hold it back; see kubectl describe \
+                 job {name}"
+            ),
+        };
+        Cause { reason: reasons::WAITING, message }
+    })
+}
+
+/// Since when the status says that the Job has no pod. The time since its creation would end a run of hours whose pod was
+/// evicted just now: the next pod follows a moment later.
+fn said_since(observed: &Observed, job: &JobView, now: Timestamp) -> Timestamp {
+    let named = format!("Job {} ", job.name());
+    let status = observed.evaluation.status.as_ref();
+    let status = status.filter(|status| status.message.as_ref().is_some_and(|said| said.contains(&named)));
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    let summary = conditions.find(|known| [STALLED, RECONCILING].contains(&known.type_.as_str()));
+    summary.map_or(now, |known| known.last_transition_time.0)
+}
+
+fn unstarted(pod: &PodView, now: Timestamp) -> Finding {
+    if pod.node.is_none() {
+        let Finding { cause, requeue_after } = unplaced(None, pod, None, now);
+        let named = |Cause { reason, message }: Cause| Cause {
+            reason,
+            message: format!("pod {} has no node: {message}", pod.name()),
+        };
+        return Finding { cause: cause.map(named), requeue_after };
+    }
+    let main = [RUNNER, UPLOADER].into_iter().filter_map(|name| pod.container(name));
+    let containers = pod.init_container(INSTALLER).into_iter().chain(main);
+    let fault = containers.filter_map(|container| start_fault(pod, container)).next();
+    if fault.is_some() || pod.has_started_containers() {
+        return Finding { cause: fault, requeue_after: None };
+    }
+    let Some(placed) = pod.placed() else { return Finding::default() };
+    after(IS_SET_UP_WITHIN, placed, now, || {
+        let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
+        let message = format!(
+            "pod {name} is on node {node}, and none of its containers has started: a volume may be attached to another node; \
+             see kubectl describe pod {name}"
+        );
+        Cause { reason: reasons::WAITING, message }
+    })
+}
+
+/// From when on it counts that a run of this side waits since `since`. `None`: a run of the other side goes on, and may have
+/// the room, such as a quota or the node of a volume.
+pub(super) fn counts_from(scene: &Scene<'_>, side: Side, since: Timestamp) -> Option<Timestamp> {
+    let known = scene.observed.status_runs();
+    let lanes = work::lanes(scene.valid);
+    let others = lanes.iter().filter(|lane| lane.iter().all(|work| work.side() != Some(side)));
+    let open = others.filter_map(|lane| lane.iter().find(|work| !progress::is_known(scene, known, **work)));
+    let mut from = since;
+    for work in open {
+        match standing(scene, *work) {
+            Standing::GoesOn => return None,
+            Standing::Held { since } => from = from.max(since),
+            Standing::Waits => {}
+        }
+    }
+    let ended = known.iter().filter_map(|run| run.completion_time.as_ref());
+    ended.map(|time| time.0).chain([from]).max()
+}
+
+/// How the next run of a lane stands.
+enum Standing {
+    /// It runs, or its Job is about to be created.
+    GoesOn,
+    Held {
+        since: Timestamp,
+    },
+    /// It has no Job.
+    Waits,
+}
+
+fn standing(scene: &Scene<'_>, work: Work) -> Standing {
+    let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
+    if job.is_some() {
+        return match start(scene, work).obstacle {
+            Some(Obstacle { since, .. }) => Standing::Held { since },
+            None => Standing::GoesOn,
+        };
+    }
+    let Some(side) = work.side() else { return Standing::Waits };
+    let is_refused = scene.refused.is_some_and(|refused| refused.stops(side));
+    match server::readiness(scene, side) {
+        Readiness::Ready(_) if !is_refused => Standing::GoesOn,
+        Readiness::Ready(_) | Readiness::Waits { .. } | Readiness::Unavailable(_) | Readiness::Failed(_) => {
+            Standing::Waits
+        }
+    }
+}

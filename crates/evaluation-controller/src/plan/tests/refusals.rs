@@ -1,0 +1,254 @@
+//! What the API server refuses, and room for one run at a time: one side does not end the other one.
+
+use std::sync::Arc;
+
+use workload::views::{claim::ClaimView, pod::PodView};
+
+use super::{
+    side_by_side::{ends, running},
+    *,
+};
+
+/// Both servers answer. The baseline is asked, and the Job of the candidate is not there.
+fn candidate_waits() -> Observed {
+    let mut seen = running(&json!({"nullControl": false}));
+    seen.jobs.remove("ab-candidate-0");
+    seen.pods.retain(|pod| pod.name() != "ab-candidate-0-x");
+    with_own_claim(seen)
+}
+
+fn with_own_claim(mut seen: Observed) -> Observed {
+    let owner = json!({"name": "ab-evaluation", "ownerReferences": [{"apiVersion": "aistudio.modelscope.cn/v1alpha1",
+        "kind": "ModelEvaluation", "name": "ab", "uid": "e", "controller": true}]});
+    let claim = ClaimView { metadata: serde_json::from_value(owner).unwrap(), ..ClaimView::default() };
+    seen.claims.insert("ab-evaluation".to_owned(), Some(Arc::new(claim)));
+    seen
+}
+
+/// The run of the baseline has ended at this time, and the status has it.
+fn baseline_ended(mut seen: Observed, seconds: i64) -> Observed {
+    ends(&mut seen, "ab-baseline-0");
+    let plan = plan(&seen, &settings(), at(seconds));
+    assert_eq!(plan.status.runs.len(), 1);
+    with_status(seen, &plan)
+}
+
+#[test]
+fn a_refused_child_keeps_its_own_side_from_the_rest_alone() {
+    let seen = candidate_waits();
+    let plan = planned(&seen);
+    let tried = |refused: &[Option<Side>]| {
+        let tried = plan.children.iter().filter(|child| child.is_tried_after(refused));
+        tried.map(Child::side).collect::<Vec<_>>()
+    };
+    let (baseline, candidate) = (Some(Side::Baseline), Some(Side::Candidate));
+    assert_eq!(tried(&[]), [baseline, candidate, candidate]);
+    assert_eq!(tried(&[baseline]), [candidate, candidate]);
+    assert_eq!(tried(&[candidate]), [baseline]);
+    assert!(tried(&[None]).is_empty(), "each run needs the claim");
+}
+
+/// A quota may have room for one Job.
+#[test]
+fn a_refused_run_waits_for_the_end_of_the_other_one() {
+    let mut seen = candidate_waits();
+    let first = denied(&seen, 0);
+    assert_eq!(said(&first, conditions::STALLED), is("True", reasons::DENIED));
+    assert_eq!(first.status.phase, Some(Phase::Running));
+    let message = first.status.message.clone().unwrap();
+    assert!(message.starts_with("denied: quota; baseline on cmmlu; 0 of 2 runs"), "{message}");
+    seen = with_status(seen, &first);
+    assert_eq!(denied(&seen, 9_999).status.phase, Some(Phase::Running));
+
+    // The ten minutes count from its end, though the refusal is as old as before.
+    let ended = baseline_ended(candidate_waits(), 10_000);
+    let runs = ended.evaluation.status.clone().unwrap().runs;
+    seen = Observed { evaluation: Arc::clone(&seen.evaluation), ..ended };
+    Arc::make_mut(&mut seen.evaluation).status.as_mut().unwrap().runs = runs;
+    assert_ne!(denied(&seen, 10_599).status.phase, Some(Phase::Failed));
+    assert_eq!(said(&denied(&seen, 10_600), conditions::FAILED), is("True", reasons::DENIED));
+}
+
+/// After a refusal at this time.
+fn denied_at(seen: Observed, seconds: i64) -> Observed {
+    let plan = denied(&seen, seconds);
+    with_status(seen, &plan)
+}
+
+#[test]
+fn both_sides_that_are_refused_give_their_gpus_back() {
+    let mut seen = candidate_waits();
+    seen.jobs.clear();
+    seen.pods.clear();
+    seen = denied_at(seen, 0);
+    assert_ne!(denied(&seen, 599).status.phase, Some(Phase::Failed));
+    assert_eq!(denied(&seen, 600).status.phase, Some(Phase::Failed));
+}
+
+/// The server of the other side loads its model, and is not held in vain.
+#[test]
+fn a_refused_server_does_not_end_a_side_that_starts() {
+    let mut seen = candidate_waits();
+    seen.jobs.clear();
+    seen.pods.clear();
+    seen.candidate = Sighting::Absent;
+    seen.baseline = own("ab-baseline", &condition("Ready", "False", "Loading"));
+    seen = denied_at(seen, 0);
+    let later = denied(&seen, 9_999);
+    assert_eq!(later.status.phase, Some(Phase::Preparing));
+    assert_eq!(said(&later, conditions::SERVERS_READY), is("False", reasons::DENIED));
+}
+
+#[test]
+fn a_refusal_does_not_lose_the_runs_that_have_ended() {
+    let mut seen = with_own_claim(running(&json!({"testSets": [{"name": "one"}, {"name": "two"}]})));
+    ends(&mut seen, "ab-baseline-0");
+    let plan = planned(&seen);
+    assert_eq!((plan.status.runs.len(), plan.children.len()), (1, 0));
+    seen = with_status(seen, &plan);
+    assert_eq!(names(&planned(&seen)).0.first().unwrap(), "server ab-baseline");
+    assert_eq!(denied(&seen, 1).status.runs.len(), 1);
+}
+
+/// The runs go on, and the status says what is still there.
+#[test]
+fn a_refused_deletion_stops_and_ends_nothing() {
+    let mut seen = with_own_claim(baseline_ended(running(&json!({"nullControl": false})), 0));
+    let plan_now = planned(&seen);
+    assert_eq!(
+        names(&plan_now),
+        (vec!["server ab-candidate".to_owned()], vec!["server ab-baseline".to_owned()])
+    );
+    let first = denied(&seen, 0);
+    assert_eq!(said(&first, conditions::STALLED), is("True", reasons::DENIED));
+    assert_eq!(said(&first, conditions::EVALUATED), is("False", reasons::EVALUATING));
+    let message = first.status.message.clone().unwrap();
+    assert_eq!(message, "denied: quota; candidate on cmmlu; 1 of 2 runs have ended");
+    assert_eq!(first.events[0].reason, reasons::DENIED);
+    seen = with_status(seen, &first);
+    let later = denied(&seen, 9_999);
+    assert_eq!((&later.status, later.events.len()), (&first.status, 0), "nothing is written at rest");
+
+    // The comparison follows, also where its Job is refused.
+    ends(&mut seen, "ab-candidate-0");
+    let plan = plan(&seen, &settings(), at(9_999));
+    seen = with_status(seen, &plan);
+    assert!(names(&planned(&seen)).0.contains(&"job ab-pair".to_owned()));
+    seen = denied_at(seen, 9_999);
+    assert_eq!(denied(&seen, 99_999).status.phase, Some(Phase::Comparing));
+}
+
+#[test]
+fn a_suspended_evaluation_does_not_fail_by_a_refused_deletion() {
+    let mut seen = with_own_claim(running(&json!({"suspend": true})));
+    seen = denied_at(seen, 0);
+    let later = denied(&seen, 9_999);
+    assert_eq!(later.status.phase, Some(Phase::Pending));
+    assert_eq!(said(&later, conditions::STALLED), is("True", reasons::DENIED));
+}
+
+/// An hour of another fault does not count.
+#[test]
+fn the_time_of_a_refusal_begins_with_it() {
+    let mut seen = candidate_waits();
+    seen.jobs.clear();
+    seen.pods.clear();
+    let status = Arc::make_mut(&mut seen.evaluation).status.as_mut().unwrap();
+    status.conditions = vec![serde_json::from_value(condition("Stalled", "True", "ClaimNotFound")).unwrap()];
+    let first = denied(&seen, 3_600);
+    assert_eq!(said(&first, conditions::STALLED), is("True", reasons::DENIED));
+    seen = with_status(seen, &first);
+    assert_ne!(denied(&seen, 3_601).status.phase, Some(Phase::Failed));
+    assert_ne!(denied(&seen, 4_199).status.phase, Some(Phase::Failed));
+    assert_eq!(denied(&seen, 4_200).status.phase, Some(Phase::Failed));
+}
+
+/// The pod of the candidate as the text says, created and placed at noon.
+fn with_pod(spec: &Value, status: &Value) -> Observed {
+    let mut seen = with_own_claim(running(&json!({"nullControl": false})));
+    let pod = seen.pods.iter_mut().find(|pod| pod.name() == "ab-candidate-0-x").unwrap();
+    let labels = json!({"app.kubernetes.io/name": "modelevaluation", "app.kubernetes.io/instance": "ab",
+        "app.kubernetes.io/managed-by": "evaluation-controller"});
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "ab-candidate-0", "uid": "uid-ab-candidate-0",
+        "controller": true});
+    let metadata = json!({"name": "ab-candidate-0-x", "namespace": "demo", "labels": labels,
+        "creationTimestamp": "2026-01-01T12:00:00Z", "ownerReferences": [owner]});
+    let text = json!({"metadata": metadata, "spec": spec, "status": status});
+    *pod = Arc::new(serde_json::from_value::<PodView>(text).unwrap());
+    seen
+}
+
+fn without_a_node() -> Observed {
+    let scheduled = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "1 node had volume node affinity conflict"});
+    with_pod(&json!({"containers": []}), &json!({"phase": "Pending", "conditions": [scheduled]}))
+}
+
+/// A volume may be on one node, where the other run has the room.
+#[test]
+fn a_run_without_a_node_waits_for_the_end_of_the_other_one() {
+    let mut seen = without_a_node();
+    let waits = plan(&seen, &settings(), at(9_999));
+    assert_eq!((waits.status.phase, waits.requeue_after), (Some(Phase::Running), None));
+    assert!(waits.status.message.as_deref().unwrap().contains("pod ab-candidate-0-x has no node"));
+    seen = baseline_ended(seen, 10_000);
+    let last = plan(&seen, &settings(), at(10_599));
+    assert_eq!((last.status.phase, last.requeue_after), (Some(Phase::Running), Some(Duration::from_secs(1))));
+    assert_eq!(plan(&seen, &settings(), at(10_600)).status.phase, Some(Phase::Failed));
+}
+
+#[test]
+fn runs_that_both_find_no_node_give_their_gpus_back() {
+    let mut seen = without_a_node();
+    let mut other = (*seen.pods.iter().find(|pod| pod.name() == "ab-candidate-0-x").unwrap().clone()).clone();
+    other.metadata.name = Some("ab-baseline-0-x".to_owned());
+    let owner = &mut other.metadata.owner_references.as_mut().unwrap()[0];
+    (owner.name, owner.uid) = ("ab-baseline-0".to_owned(), "uid-ab-baseline-0".to_owned());
+    seen.pods.retain(|pod| pod.name() != "ab-baseline-0-x");
+    seen.pods.push(Arc::new(other));
+    assert_ne!(plan(&seen, &settings(), at(599)).status.phase, Some(Phase::Failed));
+    assert_eq!(plan(&seen, &settings(), at(600)).status.phase, Some(Phase::Failed));
+}
+
+/// No end of the other run mends it.
+#[test]
+fn a_run_without_its_image_does_not_wait_for_the_other_one() {
+    let state = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
+    let status = json!({"phase": "Pending", "containerStatuses": [{"name": "runner", "state": state}]});
+    let seen = with_pod(&json!({"nodeName": "n", "containers": []}), &status);
+    assert_ne!(plan(&seen, &settings(), at(599)).status.phase, Some(Phase::Failed));
+    let failed = plan(&seen, &settings(), at(600));
+    assert_eq!(said(&failed, conditions::FAILED), is("True", reasons::IMAGE_PULL_FAILED));
+}
+
+#[test]
+fn a_pod_whose_volume_is_on_another_node_is_named() {
+    let scheduled =
+        json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T12:00:00Z"});
+    let state = json!({"waiting": {"reason": "ContainerCreating"}});
+    let status = json!({"phase": "Pending", "conditions": [scheduled],
+        "containerStatuses": [{"name": "runner", "state": state}]});
+    let seen = with_pod(&json!({"nodeName": "n", "containers": []}), &status);
+    let soon = plan(&seen, &settings(), at(119));
+    assert_eq!(soon.requeue_after, Some(Duration::from_secs(1)));
+    assert!(!soon.status.message.unwrap().contains("started"));
+    let message = plan(&seen, &settings(), at(120)).status.message.unwrap();
+    assert!(
+        message.contains("pod ab-candidate-0-x is on node n, and none of its containers has started"),
+        "{message}"
+    );
+}
+
+/// It is created again when the claim is there.
+#[test]
+fn a_claim_that_is_gone_gives_the_gpus_back() {
+    let mut seen = observed(evaluation(&json!({"output": {"claimName": "mine"}})));
+    seen.claims.insert("mine".to_owned(), Some(Arc::default()));
+    seen = with_status(seen, &planned(&observed(evaluation(&json!({"output": {"claimName": "mine"}})))));
+    seen.baseline = own("ab-baseline", &ready());
+    assert_eq!(names(&planned(&seen)).0, ["server ab-baseline", "job ab-baseline-0"]);
+    seen.claims.insert("mine".to_owned(), None);
+    let gone = planned(&seen);
+    assert_eq!(names(&gone), (vec![], vec!["server ab-baseline".to_owned()]));
+    assert_eq!(said(&gone, conditions::STALLED), is("True", reasons::CLAIM_NOT_FOUND));
+}

@@ -1,0 +1,249 @@
+//! `cargo xtask eval-demo`: a real harness asks two servers, whose right answers are planted. The eval-runner reduces and
+//! pairs its files, and the counts must be the planted ones.
+//!
+//! Without a cluster: the runner is started as in its pods, and the counts are judged as by the evaluation-controller.
+//! Only the Python environment is kept (`python.rs`).
+#![expect(clippy::print_stdout, reason = "what this command prints is what it is for")]
+
+mod harness;
+mod planted;
+mod questions;
+mod report;
+mod runner;
+mod server;
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use api::launcher::evaluator::{BASELINE, CANDIDATE, CONTROL, Pair, commands, options};
+use comparison::{Budget, Conclusion, Confidence, Counts, Evidence, Rules, conclude, is_unstable};
+
+use crate::{
+    python::Environment,
+    steps::{cargo, succeed, target_folder},
+};
+use harness::{Harness, TASK};
+use planted::{ASKED_AGAIN, Model, QUESTIONS, Side, VERDICTS};
+use runner::{GRACE, Runner};
+use server::{KEY, Server};
+
+/// 5 to 10 s on an idle machine, most of it to import packages, and minutes on a busy one.
+const ASKED_WITHIN: Duration = Duration::from_secs(600);
+const PAIRED_WITHIN: Duration = Duration::from_secs(60);
+/// A server on loopback answers at once.
+const SERVER_SECONDS: &str = "60";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The program that asks the questions
+    #[arg(long, value_enum, default_value_t = Harness::Evalscope)]
+    harness: Harness,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let environment = args.harness.ensure()?;
+    let environment_after = began.elapsed();
+    succeed(&mut cargo(["build", "--locked", "--package", "xtask", "--package", "eval-runner"]))?;
+    let program = target_folder()?.join("debug/eval-runner");
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the async runtime")?;
+    tokio.block_on(play(args.harness, &environment, program))?;
+    println!(
+        "\nall counts are the planted ones; {:.0} s in all, {:.0} s of them for the Python environment",
+        began.elapsed().as_secs_f64(),
+        environment_after.as_secs_f64()
+    );
+    Ok(())
+}
+
+async fn play(harness: Harness, environment: &Environment, program: PathBuf) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir().context("failed to create a folder for the evaluation")?;
+    let evaluation = Evaluation {
+        harness,
+        program: environment.program(harness.as_str()),
+        questions: folder.path().join("questions"),
+        output: folder.path().join("evaluation"),
+    };
+    questions::write_all(harness, &evaluation.questions)?;
+    fs::create_dir(&evaluation.output).context("failed to create the folder of the evaluation")?;
+    let mut runner = Runner::new(program, folder.path())?;
+    let baseline = Server::listen(&[Model::Base]).await?;
+    let candidates = Server::listen(&[Model::AsGood, Model::Worse]).await?;
+    let urls = [baseline.url.clone(), candidates.url.clone()];
+    println!(
+        "\n{} {} asks {QUESTIONS} questions; two servers have planted answers; counted/planted:\n",
+        harness.title(),
+        harness.release()
+    );
+    tokio::select! {
+        played = evaluation.play(&mut runner, &urls) => played,
+        ended = baseline.serve() => ended,
+        ended = candidates.serve() => ended,
+    }
+}
+
+/// An evaluation of two candidates, one after the other, with one baseline.
+struct Evaluation {
+    harness: Harness,
+    program: PathBuf,
+    questions: PathBuf,
+    output: PathBuf,
+}
+
+/// The counts of a candidate, and of the null control beside it.
+struct Paired {
+    counted: Counts,
+    control: Counts,
+    took: Duration,
+}
+
+impl Evaluation {
+    async fn play(&self, runner: &mut Runner, [baseline, candidates]: &[String; 2]) -> anyhow::Result<()> {
+        println!("{}", report::heading_of_sides());
+        self.ask(runner, BASELINE, Model::Base, baseline).await?;
+        self.ask(runner, CONTROL, Model::Base, baseline).await?;
+        let mut pairs = Vec::new();
+        for model in [Model::AsGood, Model::Worse] {
+            // Its scores replace those of the candidate before.
+            self.ask(runner, CANDIDATE, model, candidates).await?;
+            pairs.push((model, self.pair(runner).await?));
+        }
+        println!("\n{}", report::heading_of_pairs());
+        for (model, paired) in &pairs {
+            let (counted, planted) = (paired.counted, model.counts());
+            println!("{}", report::pair(model.as_str(), counted, planted, Some(paired.took)));
+            ensure!(counted == planted, "the counts of {} are not the planted ones", model.as_str());
+        }
+        for (_, paired) in pairs.iter().take(1) {
+            println!("{}", report::pair(CONTROL, paired.control, planted::CONTROL, None));
+        }
+        let is_planted = pairs.iter().all(|(_, paired)| paired.control == planted::CONTROL);
+        ensure!(is_planted, "the counts of the null control are not the planted ones");
+        judge(&pairs)?;
+        check_key(&self.output)
+    }
+
+    /// One model answers the test set, or the control's part of it.
+    async fn ask(&self, runner: &mut Runner, side: &str, model: Model, url: &str) -> anyhow::Result<()> {
+        let is_control = side == CONTROL;
+        let planted = if is_control { model.side(ASKED_AGAIN, 1) } else { model.side(QUESTIONS, 0) };
+        let mut arguments = vec![
+            option(options::OUTPUT_DIR, &self.output),
+            option(options::SIDE, side),
+            option(options::TEST_SET, TASK),
+            option(options::IDENTITY, model.as_str()),
+            option(options::DATASET_PATH, &self.questions),
+            option(options::URL, url),
+            option(options::MODEL, model.as_str()),
+            option(options::SERVER_SECONDS, SERVER_SECONDS),
+            option(options::GRACE_SECONDS, GRACE.as_secs().to_string()),
+        ];
+        arguments.extend(self.harness.options());
+        arguments.extend(is_control.then(|| option(options::AT_MOST, ASKED_AGAIN.to_string())));
+        arguments.extend([OsString::from("--"), self.program.clone().into()]);
+        let what = format!("asking {}", model.as_str());
+        let ended = runner.run(&what, commands::RUN, arguments, ASKED_WITHIN).await?;
+        let found = ended.message.side.as_ref().context("the eval-runner reports no side")?;
+        let counted = Side {
+            questions: found.questions,
+            right: found.right.context("the eval-runner reports no number of right answers")?,
+            unreadable: found.unparsed,
+        };
+        println!("{}", report::side(side, model.as_str(), counted, planted, &ended));
+        ensure!(counted == planted, "the answers of {} are not the planted ones", model.as_str());
+        Ok(())
+    }
+
+    async fn pair(&self, runner: &mut Runner) -> anyhow::Result<Paired> {
+        let arguments = vec![
+            option(options::OUTPUT_DIR, &self.output),
+            option(options::TEST_SET, TASK),
+            option(options::CONTROL, TASK),
+        ];
+        let ended = runner.run("pairing", commands::PAIR, arguments, PAIRED_WITHIN).await?;
+        let [pair] = &ended.message.pairs[..] else {
+            anyhow::bail!("the eval-runner reports {} pairs of one test set", ended.message.pairs.len())
+        };
+        let control = ended.message.control.as_ref().context("the eval-runner reports no null control")?;
+        Ok(Paired { counted: counts(pair)?, control: counts(control)?, took: ended.took })
+    }
+}
+
+fn option(name: &str, value: impl AsRef<OsStr>) -> OsString {
+    let mut option = OsString::from(format!("--{name}="));
+    option.push(value);
+    option
+}
+
+fn counts(pair: &Pair) -> anyhow::Result<Counts> {
+    let Pair { both_right, only_baseline, only_candidate, both_wrong, graded } = pair;
+    ensure!(graded.is_none(), "the eval-runner reports scores between right and wrong");
+    Ok(Counts {
+        both_right: *both_right,
+        only_baseline: *only_baseline,
+        only_candidate: *only_candidate,
+        both_wrong: *both_wrong,
+    })
+}
+
+/// As `plan/verdict.rs` of the evaluation-controller does it, with several budgets.
+fn judge(pairs: &[(Model, Paired)]) -> anyhow::Result<()> {
+    let confidence = Confidence::DEFAULT;
+    println!("\n{}", report::heading_of_verdicts());
+    for (model, budget, expected) in VERDICTS {
+        let found = pairs.iter().find(|(paired, _)| *paired == model);
+        let (_, paired) = found.with_context(|| format!("{} was not asked", model.as_str()))?;
+        let rules = Rules { budget: Budget::parse(budget)?, confidence, minimum: None };
+        let unstable = is_unstable(&Evidence::Binary(paired.control), confidence);
+        let Conclusion { verdict, sets } = conclude(&[(Evidence::Binary(paired.counted), rules)], unstable);
+        let compared = sets.first().context("there is no comparison of the test set")?;
+        println!("{}", report::verdict(model.as_str(), budget, compared, verdict));
+        ensure!(verdict == expected, "the verdict is {verdict}, and {expected} was expected");
+    }
+    if let Some((_, paired)) = pairs.first() {
+        let Paired { control, .. } = paired;
+        println!("noise: {} of {} answers change on a rerun", control.flips(), control.n());
+    }
+    Ok(())
+}
+
+/// The volume outlives the evaluation, so no file of the runner or of the harness may have the key.
+fn check_key(folder: &Path) -> anyhow::Result<()> {
+    let read = |path: &Path| format!("failed to read {}", path.display());
+    for entry in fs::read_dir(folder).with_context(|| read(folder))? {
+        let path = entry.with_context(|| read(folder))?.path();
+        if path.is_dir() {
+            check_key(&path)?;
+        } else {
+            let bytes = fs::read(&path).with_context(|| read(&path))?;
+            let has_key = bytes.windows(KEY.len()).any(|part| part == KEY.as_bytes());
+            ensure!(!has_key, "{} has the API key", path.display());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_found_in_any_file_below_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("work/logs");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("log"), "harmless").unwrap();
+        check_key(folder.path()).unwrap();
+        fs::write(deep.join("settings"), format!("api_key: {KEY}\n")).unwrap();
+        let refused = check_key(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("work/logs/settings has the API key"), "{refused}");
+    }
+}
