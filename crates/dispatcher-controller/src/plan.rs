@@ -138,7 +138,9 @@ fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher
         let pinned = revision::or_pinned_defaults(&spec_hash(&dispatcher.spec)?, observed, defaults);
         pinned.and_then(|defaults| validate(dispatcher, &defaults).ok()).ok_or(invalid)
     });
-    let valid = valid.and_then(|valid| defaults.own_account.is_not_used_by(valid))?;
+    let valid = valid?;
+    let account = valid.pods.service_account_name.as_deref();
+    defaults.own_account.is_not_used_by(&valid.namespace, account).map_err(Invalid)?;
     if let Some(image) = revision::replaced_by_agent(&valid, observed) {
         let agent = &valid.image;
         return Err(Invalid(format!(

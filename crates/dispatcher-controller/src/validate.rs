@@ -98,25 +98,6 @@ pub(crate) enum Storage {
     },
 }
 
-/// Namespace and name of this process's service account, if known.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OwnAccount(Option<(String, String)>);
-
-impl OwnAccount {
-    /// Refuses the controller's own account for workers: their pods would get its rights in all namespaces.
-    pub(crate) fn is_not_used_by(&self, valid: ValidDispatcher) -> Result<ValidDispatcher, Invalid> {
-        let account = valid.pods.service_account_name.as_deref();
-        match &self.0 {
-            Some((namespace, own)) if *namespace == valid.namespace && account == Some(own) => {
-                Err(Invalid(format!(
-                    "spec.serviceAccountName: {own} is the service account of the controller; use another one"
-                )))
-            }
-            Some(_) | None => Ok(valid),
-        }
-    }
-}
-
 /// Why a spec is invalid, and what to change.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
@@ -336,15 +317,6 @@ mod tests {
 
     fn refusal(spec: &str, flags: &[&str]) -> String {
         validate(&dispatcher(spec), &defaults(flags)).unwrap_err().0
-    }
-
-    #[test]
-    fn no_worker_uses_the_service_account_of_the_controller() {
-        let account = |namespace: &str| OwnAccount(Some((namespace.to_owned(), "controller".to_owned())));
-        let runs_as = |name: &str| valid(&format!("{{role: coder, serviceAccountName: {name}}}"));
-        assert!(account("demo").is_not_used_by(runs_as("controller")).is_err());
-        assert!(account("demo").is_not_used_by(runs_as("other")).is_ok());
-        assert!(account("ai-system").is_not_used_by(runs_as("controller")).is_ok());
     }
 
     #[test]

@@ -189,7 +189,8 @@ pub(crate) fn refused(
 /// The spec, if pods may run with it.
 fn accepted(observed: &Observed, defaults: &Defaults) -> Result<ValidInference, Invalid> {
     let valid = traffic::promotion::stable(observed)?;
-    let valid = defaults.own_account.is_not_used_by(valid)?;
+    let account = valid.pods.service_account_name.as_deref();
+    defaults.own_account.is_not_used_by(&valid.namespace, account).map_err(Invalid)?;
     let valid = defaults.resolved(pod::has_room_for_volumes(valid)?);
     match &valid.tolerated {
         // A flag that an earlier release accepted is refused only if no pods run with it.

@@ -21,7 +21,6 @@ use text::quantity::Bytes;
 use workload::{digest::digest, faults::gpu::Gpus};
 
 use crate::{
-    InferenceArgs,
     engine::{Parallelism, Version, is_version, version},
     names::Track,
 };
@@ -95,29 +94,6 @@ pub(crate) enum Content {
     Promoted,
     /// That of an earlier candidate, which the spec has no more: its pods keep their template.
     Kept,
-}
-
-/// Namespace and name of this process's service account, if known.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OwnAccount(Option<(String, String)>);
-
-impl OwnAccount {
-    pub(crate) fn of(args: &InferenceArgs) -> Self {
-        Self(args.own_namespace.clone().zip(args.own_service_account.clone()))
-    }
-
-    /// Refuses the controller's own account for engines: their pods would get its token, and with it rights in all namespaces.
-    pub(crate) fn is_not_used_by(&self, valid: ValidInference) -> Result<ValidInference, Invalid> {
-        let account = valid.pods.service_account_name.as_deref();
-        match &self.0 {
-            Some((namespace, own)) if *namespace == valid.namespace && account == Some(own) => {
-                Err(Invalid(format!(
-                    "spec.serviceAccountName: {own} is the service account of the controller; use another one"
-                )))
-            }
-            Some(_) | None => Ok(valid),
-        }
-    }
 }
 
 /// Why a spec is invalid, and what to change.

@@ -103,6 +103,7 @@ use workload::{
         event::{ATTACH_FAILURES, CREATION_FAILURES, EventView, MOUNT_FAILURES, SANDBOX_FAILURES},
         facts::FactTimes,
     },
+    own_account::OwnAccount,
     products::Products,
     views::{
         claim::ClaimView,
@@ -122,7 +123,7 @@ use crate::{
         keys_by_instance,
         wants::{keys_of_wants, output_keys},
     },
-    validate::{OwnAccount, validate},
+    validate::validate,
 };
 
 mod agents;
@@ -208,6 +209,11 @@ fn products(path: &str) -> Result<Products, String> {
     Products::with_file(&text).map_err(|error| error.to_string())
 }
 
+/// The account of this process.
+pub(crate) fn own_account(args: &TrainingArgs) -> OwnAccount {
+    OwnAccount::new(args.own_namespace.clone(), args.own_service_account.clone())
+}
+
 /// The image of ms-swift's documentation.
 const TRAINER_IMAGE: &str = "modelscope-registry.cn-hangzhou.cr.aliyuncs.com/modelscope-repo/modelscope:ubuntu22.04-cuda13.0.3-py312-torch2.11.0-vllm0.25.1-modelscope1.39.0-swift4.4.3";
 const ASCEND_IMAGE: &str = "quay.io/ascend/ms-swift:v4.3.0-A2-py311-CANN9.0.0-ubuntu22.04";
@@ -282,7 +288,7 @@ impl Context {
             agents: Agents::new(process, agents),
             writer,
             recorder: process.recorder(),
-            own_account: OwnAccount::of(&args),
+            own_account: own_account(&args),
             defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
         }
     }

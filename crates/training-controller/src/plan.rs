@@ -15,6 +15,7 @@ use runtime::{reconcile::Decision, write::events::Note};
 use serde::Serialize;
 use workload::{
     faults::unplaced::unplaced,
+    own_account::OwnAccount,
     time::{elapsed, remaining},
     views::{job::JobView, pod::PodView},
 };
@@ -26,7 +27,7 @@ use crate::{
     },
     observe::{Doubt, Observed},
     progress::Target,
-    validate::{Invalid, OwnAccount, ValidJob, validate},
+    validate::{Invalid, ValidJob, validate},
 };
 
 mod attempt;
@@ -160,7 +161,10 @@ pub(crate) fn plan(
         return Decision::Doubt(doubt);
     }
     let valid = validate(&observed.job)
-        .and_then(|valid| own.is_not_used_by(valid))
+        .and_then(|valid| {
+            let account = valid.pods.service_account_name.as_deref();
+            own.is_not_used_by(&valid.namespace, account).map_err(Invalid).map(|()| valid)
+        })
         .and_then(|valid| children::pod::has_room_for_volumes(valid, &known_results(&observed.job)))
         .map(|valid| defaults.resolved(valid));
     let run = match &valid {

@@ -21,7 +21,7 @@ use kube::Resource;
 use workload::faults::{gpu::Gpus, stranded::Terms};
 
 use crate::{
-    TrainingArgs, names,
+    names,
     objects::training_job,
     relations::wants::{self, is_below},
     swift::{Batch, Sharding, Version},
@@ -130,30 +130,6 @@ impl Claim {
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Existing(name) | Self::Made { name, .. } => name,
-        }
-    }
-}
-
-/// Namespace and name of this process's service account, if known.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OwnAccount(Option<(String, String)>);
-
-impl OwnAccount {
-    pub(crate) fn of(args: &TrainingArgs) -> Self {
-        Self(args.own_namespace.clone().zip(args.own_service_account.clone()))
-    }
-
-    /// Refuses the controller's own account for trainers: their pods would get its token, and with it rights in all
-    /// namespaces.
-    pub(crate) fn is_not_used_by(&self, valid: ValidJob) -> Result<ValidJob, Invalid> {
-        let account = valid.pods.service_account_name.as_deref();
-        match &self.0 {
-            Some((namespace, own)) if *namespace == valid.namespace && account == Some(own) => {
-                Err(Invalid(format!(
-                    "spec.serviceAccountName: {own} is the service account of the controller; use another one"
-                )))
-            }
-            Some(_) | None => Ok(valid),
         }
     }
 }

@@ -11,6 +11,7 @@
 //! - `views.rs`: what watches deliver of pods, nodes and claims.
 //! - `faults.rs`: what is wrong with pods, and what follows from it.
 //! - `templates.rs`: templates of pods, and what Deployments record of them.
+//! - `own_account.rs`: the account of a controller, which no pod of a user may run with.
 //! - `products.rs`: short names of GPU products, and the node labels that they select.
 //! - `uploads.rs`: uploads of results: the container, and what its pods say.
 //! - `reporting.rs`: how soon a status is written that differs only in details.
@@ -25,6 +26,7 @@ use std::time::Duration;
 pub mod digest;
 pub mod faults;
 pub mod name;
+pub mod own_account;
 pub mod products;
 pub mod reporting;
 pub mod templates;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use api::{aidispatcher::Role, monitor::variables};
 use serde_json::Value;
+use workload::own_account::OwnAccount;
 
-use super::OwnAccount;
 use crate::{DispatcherArgs, monitors, names::LOADER, prometheus};
 
 /// Defaults for newly rendered pods, and options of the process.
@@ -57,7 +57,7 @@ impl Defaults {
             checkpoint_seconds,
             lost_node_seconds: i64::from(node_failure_seconds),
             refusal_retry,
-            own_account: OwnAccount(own_namespace.zip(own_service_account)),
+            own_account: OwnAccount::new(own_namespace, own_service_account),
         }
     }
 

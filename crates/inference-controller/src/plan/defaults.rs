@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use api::aiinference::{Engine, source::Hub};
-
-use workload::products::Products;
+use workload::{own_account::OwnAccount, products::Products};
 
 use crate::{
     InferenceArgs,
     engine::Profile,
-    validate::{HubAccess, Origin, OwnAccount, Source, ValidInference},
+    validate::{HubAccess, Origin, Source, ValidInference},
 };
 
 /// Defaults for newly rendered pods, and options of the process.
@@ -31,7 +30,7 @@ pub(crate) struct Defaults {
 
 impl Defaults {
     pub(crate) fn new(args: InferenceArgs, watches_nodes: bool, refusal_retry: Duration) -> Self {
-        let own_account = OwnAccount::of(&args);
+        let own_account = OwnAccount::new(args.own_namespace.clone(), args.own_service_account.clone());
         let InferenceArgs {
             loader_image,
             vllm_image,

@@ -14,29 +14,6 @@ fn valid(spec: &str) -> ValidInference {
     validate(&inference(spec)).unwrap()
 }
 
-#[test]
-fn no_engine_uses_the_service_account_of_the_controller() {
-    let account =
-        |namespace: &str| OwnAccount(Some((namespace.to_owned(), "inference-controller".to_owned())));
-    let runs_as = |name: &str| {
-        valid(&format!(
-            "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, serviceAccountName: {name}}}"
-        ))
-    };
-    let refused = account("demo").is_not_used_by(runs_as("inference-controller")).unwrap_err();
-    assert!(
-        refused.0.starts_with("spec.serviceAccountName: inference-controller is the service account of"),
-        "{refused}"
-    );
-    assert!(account("demo").is_not_used_by(runs_as("reader")).is_ok());
-    assert!(account("demo").is_not_used_by(valid(MINIMAL)).is_ok());
-    assert!(
-        account("ai-system").is_not_used_by(runs_as("inference-controller")).is_ok(),
-        "an account of the same name in another namespace"
-    );
-    assert!(OwnAccount::default().is_not_used_by(runs_as("inference-controller")).is_ok());
-}
-
 const MINIMAL: &str = "{modelSource: s3://models/qwen, engine: vllm, gpu: {count: 1}}";
 
 #[test]

@@ -3,7 +3,7 @@
 use api::labels;
 
 use super::*;
-use crate::tests::{job, training_args};
+use crate::tests::job;
 
 /// A lora job with more fields.
 fn spec(more: &str) -> String {
@@ -141,22 +141,6 @@ fn the_priority_in_a_queue_is_that_of_the_objects_label() {
     job.metadata.labels = Some([(labels::KUEUE_PRIORITY_CLASS.to_owned(), "high".to_owned())].into());
     let queue = validate(&job).unwrap().queue.unwrap();
     assert_eq!((queue.name.as_str(), queue.priority_class.as_deref()), ("team", Some("high")));
-}
-
-#[test]
-fn the_controllers_own_account_is_not_for_trainers() {
-    let own = ["--own-service-account=training", "--own-namespace=demo"];
-    let uses = |flags: &[&str], account: &str| {
-        let account = OwnAccount::of(&training_args(flags)).is_not_used_by(valid(account));
-        account.err().map(|invalid| invalid.to_string())
-    };
-    let refused = uses(&own, ", serviceAccountName: training").unwrap();
-    assert!(refused.starts_with("spec.serviceAccountName: training is"), "{refused}");
-    assert_eq!(uses(&own, ", serviceAccountName: other"), None);
-    assert_eq!(uses(&own, ""), None);
-    let elsewhere = ["--own-service-account=training", "--own-namespace=system"];
-    assert_eq!(uses(&elsewhere, ", serviceAccountName: training"), None);
-    assert_eq!(uses(&[], ", serviceAccountName: training"), None);
 }
 
 #[test]

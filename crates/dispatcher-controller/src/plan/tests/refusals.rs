@@ -58,6 +58,21 @@ fn the_report_of_a_refusal_writes_the_budget_of_the_plan() {
     assert!(refused(&scene, scene.plan()).budget.is_none());
 }
 
+/// Its pods would get the rights of the controller.
+#[test]
+fn no_worker_uses_the_service_account_of_the_controller() {
+    let scene = Scene::new("{role: coder, serviceAccountName: controller}");
+    let planned = |namespace: &str| {
+        let namespace = format!("--own-namespace={namespace}");
+        let own = defaults(&["--own-service-account=controller", &namespace]);
+        scene.planned(&own, at(0)).unwrap()
+    };
+    let plan = planned("demo");
+    assert_eq!(reason(&plan, conditions::READY), reasons::INVALID_SPEC);
+    assert!(plan.deployment.is_none());
+    assert!(planned("ai-system").deployment.is_some());
+}
+
 #[test]
 fn a_default_that_is_gone_meanwhile_leaves_the_deployment_as_it_is() {
     let with = defaults(&["--monitor-image=monitor:1", "--memory-endpoint=http://store"]);

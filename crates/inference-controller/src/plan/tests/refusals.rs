@@ -23,6 +23,26 @@ fn an_invalid_spec_does_not_change_the_children() {
     );
 }
 
+/// Its pods would get the rights of the controller.
+#[test]
+fn no_engine_uses_the_service_account_of_the_controller() {
+    let mut scene = Scene::new(CHAT);
+    scene.edit_spec(|spec| spec.pods.service_account_name = Some("controller".to_owned()));
+    let planned = |namespace: &str| {
+        let namespace = format!("--own-namespace={namespace}");
+        let own = defaults(&["--own-service-account=controller", &namespace]);
+        let decided = crate::plan::plan(&scene.observed(), &own, at(0));
+        let runtime::reconcile::Decision::Plan(plan) = decided else { panic!("a doubt") };
+        plan
+    };
+    let refused = planned("demo");
+    assert!(refused.children.is_empty());
+    let message =
+        "spec.serviceAccountName: controller is the service account of the controller; use another one";
+    assert_eq!(condition(&refused.status, conditions::ACCEPTED), ("False", reasons::INVALID_SPEC, message));
+    assert!(!planned("ai-system").children.is_empty());
+}
+
 #[test]
 fn an_ownership_conflict_is_reported_and_retried() {
     let observed = Scene::new(CHAT).observed();

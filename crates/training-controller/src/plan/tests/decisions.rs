@@ -9,7 +9,7 @@ use runtime::{
     write::refusal::Refusal,
 };
 use serde_json::json;
-use workload::views::node::LossKind;
+use workload::{own_account::OwnAccount, views::node::LossKind};
 
 use super::{
     GANG, LORA, World, because,
@@ -19,9 +19,9 @@ use super::{
 use crate::{
     NAME,
     observe::{Doubt, Observed},
+    own_account,
     plan::{Plan, Retirement, plan, refused},
-    tests::{at, defaults},
-    validate::OwnAccount,
+    tests::{at, defaults, training_args},
 };
 
 const DELETE: &str = "{model: m, dataset: d, method: lora, output: {retention: Delete}}";
@@ -226,4 +226,21 @@ fn a_plan_has_the_deletions_of_pods_on_lost_nodes() {
     let ends = world.plan();
     world.apply(ends);
     insta::assert_yaml_snapshot!(world.decided());
+}
+
+/// Its pods would get the rights of the controller.
+#[test]
+fn no_trainer_uses_the_service_account_of_the_controller() {
+    let world =
+        World::new("{model: qwen/Qwen-7B, dataset: a/b, method: lora, serviceAccountName: controller}");
+    let reason = |namespace: &str| {
+        let namespace = format!("--own-namespace={namespace}");
+        let own = own_account(&training_args(&["--own-service-account=controller", &namespace]));
+        let Decision::Plan(Plan::Run(run)) = plan(&world.observed, &own, &defaults(), at(0)) else {
+            panic!("no run is planned");
+        };
+        run.status.reason.clone().unwrap()
+    };
+    assert_eq!(reason("demo"), reasons::INVALID_SPEC);
+    assert_ne!(reason("ai-system"), reasons::INVALID_SPEC);
 }
