@@ -1,6 +1,7 @@
 //! Sends a plan in a fixed order: deletions, children, the check of the store, status, events, and the deletion of an evaluation whose time is over.
-//! It decides nothing. All deletions are tried, and the children of each side until one is refused. After a failure or a
-//! refusal no status is written: that of the next plan says what did not happen.
+//! It decides nothing. All deletions are tried, and the children of each side until one is refused. After a refusal, or a
+//! failure of any of these, no status is written: that of the next plan says what did not happen. Only a failed check of the
+//! store keeps no status back.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ pub(crate) async fn apply(
     plan: &Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let Plan { children, check, deletions, status, events, is_expired, requeue_after } = plan;
+    let Plan { children, check, deletions, status, events, facts, is_expired, requeue_after } = plan;
+    ctx.fact_times.note(evaluation.metadata.uid.as_deref().unwrap_or_default(), facts, now);
     // GPUs are given back also where a child is refused, and a server that must not be deleted keeps no run from its start.
     let undeleted = delete_all(ctx, deletions).await;
     let (again, uncreated) = apply_children(ctx, evaluation, children, now).await;
@@ -41,11 +43,12 @@ pub(crate) async fn apply(
         Some(Err(error)) => (refused, Some(error)),
         None => (refused, None),
     };
-    match (refused, again) {
-        (None, _) => {}
-        (Some(refusal), None) => return Ok(Applied::Refused(refusal)),
-        (Some(refusal), Some(wait)) => return Ok(Applied::RefusedAfterContest { refusal, wait }),
-    }
+    let failed = match (refused, again, failed) {
+        (None, _, failed) => failed,
+        (Some(why), _, Some(error)) => return Ok(Applied::Failed { error, why }),
+        (Some(refusal), None, None) => return Ok(Applied::Refused(refusal)),
+        (Some(refusal), Some(wait), None) => return Ok(Applied::RefusedAfterContest { refusal, wait }),
+    };
     if *is_expired {
         return match ctx.writer.delete_root(&ctx.evaluations, evaluation).await {
             Ok(()) => Ok(Applied::All { requeue_after: None }),
@@ -137,3 +140,6 @@ async fn apply_children(
     }
     (again, unwritten)
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,8 @@
 //! - `server.rs`: the temporary AIInference.
 //! - `job.rs`, `claim.rs`: the other children. `metadata.rs`: that of all.
 //! - `verdict.rs`: from counts to a verdict.
-//! - `upload.rs`: the upload of the answers, after the verdict.
+//! - `upload.rs`: the store of the answers, which is tried before the verdict, and the upload after it; `upload/attempt.rs`:
+//!   how a Job of either stands.
 //! - `conditions.rs`, `status.rs`, `status/events.rs`: what a user reads.
 
 #![forbid(unsafe_code)]
@@ -58,6 +59,8 @@ use runtime::{
     write::{apply::Writer, children::Children, events::Recorder},
 };
 use workload::{
+    faults::facts::FactTimes,
+    own_account::OwnAccount,
     templates::rendered::Rendered,
     views::{claim::ClaimView, job::JobView, pod::PodView},
 };
@@ -158,6 +161,7 @@ pub(crate) struct Context {
     pub(crate) training_jobs: Cache<TrainingJob>,
     /// By namespace and path, the TrainingJobs with this outputDir.
     pub(crate) outputs: Referrers,
+    pub(crate) fact_times: FactTimes,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) settings: Settings,
@@ -175,8 +179,7 @@ pub(crate) struct Settings {
     pub(crate) allow_online: bool,
     pub(crate) allow_code_execution: bool,
     pub(crate) server_fault: Duration,
-    /// Namespace and name of the controller's own account.
-    pub(crate) own_account: Option<(String, String)>,
+    pub(crate) own_account: OwnAccount,
     pub(crate) refusal_retry: Duration,
 }
 
@@ -207,6 +210,7 @@ fn context(process: &mut Process, args: EvaluationArgs) -> Context {
         outputs: Referrers::of(&training_jobs, outputs::output_key),
         training_jobs,
         evaluations,
+        fact_times: FactTimes::default(),
         writer,
         recorder: process.recorder(),
         settings: Settings::new(args, process.refusal_retry_period()),
@@ -239,7 +243,7 @@ impl Settings {
             allow_online,
             allow_code_execution,
             server_fault: Duration::from_secs(server_fault_seconds),
-            own_account: own_namespace.zip(own_service_account),
+            own_account: OwnAccount::new(own_namespace, own_service_account),
             refusal_retry,
         }
     }

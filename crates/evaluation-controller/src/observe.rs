@@ -41,6 +41,8 @@ pub(crate) struct Observed {
     pub(crate) claims: BTreeMap<String, Option<Arc<ClaimView>>>,
     /// Whether the cluster has the kind AIInference.
     pub(crate) serves_inferences: bool,
+    /// Since when facts have been true, from memory.
+    pub(crate) facts: BTreeMap<String, Timestamp>,
 }
 
 /// The object that has the name of a temporary server.
@@ -124,6 +126,7 @@ pub(crate) fn observe(ctx: &Context, evaluation: Arc<ModelEvaluation>, _: Timest
         pods: pods.iter().filter_map(|key| ctx.pods.get(key)).collect(),
         claims: claims.collect(),
         serves_inferences: !ctx.inferences.is_absent(),
+        facts: ctx.fact_times.of(&uid),
         evaluation,
     }
 }

@@ -17,7 +17,7 @@ use workload::{Cause, templates::rendered::Rendered, time::remaining};
 use self::{
     conditions::{Assessment, Outlook},
     progress::{Progress, State},
-    refused::Refused,
+    refused::{CheckJob, Refused},
     sides::Sides,
     status::events,
     step::Step,
@@ -57,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) check: Option<Box<Job>>,
     pub(crate) status: ModelEvaluationStatus,
     pub(crate) events: Vec<Note>,
+    /// Facts that are true now, for `FactTimes`.
+    pub(crate) facts: Vec<String>,
     /// Whether the evaluation itself is deleted, because its time is over.
     pub(crate) is_expired: bool,
     pub(crate) requeue_after: Option<Duration>,
@@ -121,7 +123,7 @@ pub(crate) struct Scene<'a> {
 }
 
 pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
-    planned(None, observed, settings, now)
+    Plan { facts: obstacle::facts(observed), ..planned(None, observed, settings, now) }
 }
 
 fn planned(refused: Option<&Refused>, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
@@ -216,8 +218,8 @@ fn reported(
 }
 
 fn nothing(status: ModelEvaluationStatus) -> Plan {
-    let (children, deletions, events) = Default::default();
-    Plan { children, check: None, deletions, status, events, is_expired: false, requeue_after: None }
+    let (children, deletions, events, facts) = Default::default();
+    Plan { children, check: None, deletions, status, events, facts, is_expired: false, requeue_after: None }
 }
 
 impl Scene<'_> {
@@ -312,10 +314,12 @@ impl Scene<'_> {
         else {
             return plan;
         };
-        let refused = self.refused.filter(|refused| refused.is_of_check && create.is_some());
-        let refused =
-            refused.and_then(|refused| upload::refused(self.observed, refused.cause.clone(), Stage::Check));
-        let verdict = refused.unwrap_or(verdict);
+        let verdict = match self.refused.filter(|_| create.is_some()).map(|refused| &refused.check) {
+            None | Some(CheckJob::NotLacking) => Some(verdict),
+            Some(CheckJob::Refused(cause)) => upload::refused(self.observed, cause.clone(), Stage::Check),
+            Some(CheckJob::NotCreated { job }) => upload::not_begun(self.observed, verdict, job),
+        };
+        let Some(verdict) = verdict else { return plan };
         plan.check = create.map(Box::new);
         plan.status.checked_store = checked_store.or(plan.status.checked_store);
         plan.deletions.extend(delete.map(|job| Deletion::Job(Box::new(job))));

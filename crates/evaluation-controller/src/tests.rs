@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use api::aiinference::evaluation::ModelEvaluation;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use workload::own_account::OwnAccount;
 
 use crate::{
     Settings,
@@ -45,7 +46,7 @@ pub(crate) fn settings() -> Settings {
         allow_online: false,
         allow_code_execution: false,
         server_fault: Duration::from_secs(600),
-        own_account: Some(("demo".to_owned(), "controller".to_owned())),
+        own_account: OwnAccount::new(Some("demo".to_owned()), Some("controller".to_owned())),
         refusal_retry: Duration::from_secs(60),
     }
 }
@@ -64,6 +65,7 @@ pub(crate) fn observed(evaluation: ModelEvaluation) -> Observed {
         pods: Vec::new(),
         claims: BTreeMap::new(),
         serves_inferences: true,
+        facts: BTreeMap::new(),
     }
 }
 

@@ -138,13 +138,13 @@ pub(crate) fn validate(
     }
     let confidence =
         Confidence::parse(&spec.confidence).map_err(|why| Invalid::of_field("spec.confidence", why))?;
-    // Its pods would get the token of the controller, and with it rights in all namespaces.
-    let account = meta.namespace.clone().zip(spec.pods.service_account_name.clone());
-    if account.is_some() && account == settings.own_account {
+    let account = spec.pods.service_account_name.as_deref();
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    settings.own_account.is_not_used_by(namespace, account).map_err(|_| {
         let why =
             "this is the service account of the controller; create the evaluation again with another one";
-        return Err(Invalid::of_field("spec.serviceAccountName", why));
-    }
+        Invalid::of_field("spec.serviceAccountName", why)
+    })?;
     let amounts = [
         ("spec.resources", &spec.resources),
         ("spec.server.resources", &spec.server.resources),
@@ -455,7 +455,12 @@ mod tests {
                 "--allow-code-execution",
             ),
             (json!({}), none, reasons::HARNESS_IMAGE_MISSING, "--evalscope-image"),
-            (json!({"serviceAccountName": "controller"}), settings(), reasons::INVALID_SPEC, "another one"),
+            (
+                json!({"serviceAccountName": "controller"}),
+                settings(),
+                reasons::INVALID_SPEC,
+                "create the evaluation again",
+            ),
         ] {
             let refused = valid(&fields, &settings).unwrap_err();
             assert_eq!(refused.reason, reason);

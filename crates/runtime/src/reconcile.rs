@@ -110,7 +110,7 @@ pub enum Applied {
         refusal: Refusal,
         wait: Duration,
     },
-    /// It has failed again, with an answer that the user should see; it is tried again.
+    /// A write has failed, and is tried again. The user should see what was refused beside it, or what its answer says.
     Failed {
         error: ApplyError,
         why: Refusal,

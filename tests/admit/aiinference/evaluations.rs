@@ -316,7 +316,10 @@ async fn the_store_of_the_answers_can_be_changed_and_their_claim_cannot() {
     for (output, words) in [
         (Value::Null, "must not be removed"),
         (json!({"uri": null}), "must not be removed"),
-        (json!({"uri": "s3://evaluations/../two"}), "empty, '.' or '..' segment"),
+        (json!({"uri": "s3://evaluations/../two"}), "must not contain '..'"),
+        (json!({"uri": "s3://evaluations/v1..v2"}), "must not contain '..'"),
+        (json!({"uri": "s3://evaluations//two"}), "empty or '.' segment"),
+        (json!({"uri": "s3://evaluations/./two"}), "empty or '.' segment"),
         (json!({"uri": format!("s3://evaluations/{}", "a".repeat(971))}), "987"),
     ] {
         let refused = change(output).await.unwrap_err();

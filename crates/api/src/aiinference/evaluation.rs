@@ -462,7 +462,12 @@ pub struct Output {
     /// changed until the upload has ended. It cannot be removed. Default: none; nothing is uploaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 987))] // 1024 with the folder.
-    #[x_kube(validation = rules::s3_uri(), validation = whole_segments())]
+    // As the uploader parses it.
+    #[x_kube(
+        validation = rules::s3_uri(),
+        validation = source::characters_rule(),
+        validation = source::segments_rule()
+    )]
     pub uri: Option<String>,
 
     /// URL of the store, http or https. Default: AWS S3 in the region.
@@ -530,12 +535,6 @@ fn test_set_name() -> kube::core::Rule {
     kube::core::Rule::new("self.matches(r'^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')").message(
         "must be a name such as cmmlu: letters, digits, '-', '_' and '.', starting and ending with a letter or digit",
     )
-}
-
-/// The uploader refuses such a path.
-fn whole_segments() -> kube::core::Rule {
-    kube::core::Rule::new(r"!self.matches(r'^s3://.*[^/]/([.]{0,2}/|[.]{1,2}$)')")
-        .message("must not contain an empty, '.' or '..' segment: use s3://bucket/prefix")
 }
 
 fn points() -> kube::core::Rule {

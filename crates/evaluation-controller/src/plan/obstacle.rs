@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use api::{
-    conditions::{RECONCILING, STALLED},
-    reasons,
-};
+use api::reasons;
 use jiff::Timestamp;
 use workload::{
     Cause, Finding,
@@ -59,7 +56,8 @@ pub(super) fn of_job(observed: &Observed, job: &JobView, now: Timestamp) -> Star
     let (Finding { cause, requeue_after: wait }, since) = match pods.iter().find(|pod| !pod.is_over()) {
         Some(pod) => (unstarted(pod, now), pod.created().unwrap_or(created)),
         None if pods.is_empty() => {
-            (without_a_pod(job, created, now), said_since(observed, job, now).max(created))
+            let since = observed.facts.get(&has_no_pod(job)).copied().unwrap_or(now);
+            (without_a_pod(job, created, now), since.max(created))
         }
         // The next pod of the Job follows.
         None => (Finding::default(), created),
@@ -92,15 +90,16 @@ fn without_a_pod(job: &JobView, created: Timestamp, now: Timestamp) -> Finding {
     })
 }
 
-/// Since when the status says that the Job has no pod. The time since its creation would end a run of hours whose pod was
-/// evicted just now: the next pod follows a moment later.
-fn said_since(observed: &Observed, job: &JobView, now: Timestamp) -> Timestamp {
-    let named = format!("Job {} ", job.name());
-    let status = observed.evaluation.status.as_ref();
-    let status = status.filter(|status| status.message.as_ref().is_some_and(|said| said.contains(&named)));
-    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
-    let summary = conditions.find(|known| [STALLED, RECONCILING].contains(&known.type_.as_str()));
-    summary.map_or(now, |known| known.last_transition_time.0)
+/// What is true now and whose times decide something. The time since the creation of a Job would end a run of hours whose
+/// pod was evicted just now: the next pod follows a moment later. No object has the time since when it has no pod.
+pub(super) fn facts(observed: &Observed) -> Vec<String> {
+    let active = observed.jobs.values().filter(|job| job.is_active());
+    active.filter(|job| observed.pods_of(job).is_empty()).map(|job| has_no_pod(job)).collect()
+}
+
+fn has_no_pod(job: &JobView) -> String {
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    format!("Job {} ({uid}) has no pod", job.name())
 }
 
 fn unstarted(pod: &PodView, now: Timestamp) -> Finding {

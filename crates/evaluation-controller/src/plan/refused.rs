@@ -17,11 +17,23 @@ use super::{
 };
 use crate::{Settings, names::Side, observe::Observed};
 
+/// What became of the Job that tries the store.
+pub(super) enum CheckJob {
+    /// It is there, or was not due.
+    NotLacking,
+    Refused(Cause),
+    /// What was reported is about something else.
+    NotCreated {
+        /// Kind, namespace and name.
+        job: String,
+    },
+}
+
 /// What the API server has refused of a plan.
 pub(crate) struct Refused {
     pub(super) cause: Cause,
-    /// Whether it is the Job that tries the store, without which the runs go on.
-    pub(super) is_of_check: bool,
+    /// What is said of the Job that tries the store. The runs go on without it.
+    pub(super) check: CheckJob,
     /// The sides of the children that are not there; `None`: one for both.
     lacking: Vec<Option<Side>>,
 }
@@ -41,6 +53,11 @@ pub(crate) fn refused(
     settings: &Settings,
     now: Timestamp,
 ) -> Plan {
+    let plan = after(refusal, plan, observed, settings, now);
+    Plan { facts: obstacle::facts(observed), ..plan }
+}
+
+fn after(refusal: &Refusal, plan: &Plan, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
     if status::has_ended(observed) {
         return match lacking(plan, observed).is_empty() {
             true => undeleted(refusal, observed, settings, now),
@@ -49,11 +66,17 @@ pub(crate) fn refused(
     }
     let (refusal, wait) = refusal.clone().judged(&*observed.evaluation, settings.refusal_retry, now);
     let lacking = lacking(plan, observed);
-    // Only its words say what it is about.
-    let namespace = observed.evaluation.metadata.namespace.as_deref().unwrap_or_default();
-    let check = format!("Job {namespace}/{}", upload::check_name(&observed.evaluation));
-    let is_of_check = lacking.is_empty() && plan.check.is_some() && refusal.message().contains(&check);
-    let refused = Refused { cause: conditions::cause_of(&refusal), is_of_check, lacking };
+    let cause = conditions::cause_of(&refusal);
+    let check = match lacking_check(plan, observed) {
+        None => CheckJob::NotLacking,
+        // Only its words say what it is about.
+        Some(job) if lacking.is_empty() && refusal.message().contains(&job) => {
+            CheckJob::Refused(cause.clone())
+        }
+        Some(job) => CheckJob::NotCreated { job },
+    };
+    let is_of_check = matches!(check, CheckJob::Refused(_));
+    let refused = Refused { cause, check, lacking };
     let plan = planned(Some(&refused), observed, settings, now);
     let is_end = matches!(plan.status.phase, Some(Phase::Succeeded | Phase::Failed));
     let plan = match refused.lacking.is_empty() && !is_of_check && !is_end {
@@ -79,6 +102,13 @@ fn beside(plan: Plan, cause: &Cause, observed: &Observed, now: Timestamp) -> Pla
 fn lacking(plan: &Plan, observed: &Observed) -> Vec<Option<Side>> {
     let lacking = plan.children.iter().filter(|child| !child.is_there(observed));
     lacking.map(|child| child.side()).collect()
+}
+
+/// The Job of a plan that tries the store, if it is not there.
+fn lacking_check(plan: &Plan, observed: &Observed) -> Option<String> {
+    let name = plan.check.as_ref()?.metadata.name.as_deref()?;
+    let namespace = observed.evaluation.metadata.namespace.as_deref().unwrap_or_default();
+    (!observed.jobs.contains_key(name)).then(|| format!("Job {namespace}/{name}"))
 }
 
 /// What an ended evaluation has left may hold GPUs, so its user reads why it cannot be deleted. The verdict stays, and the upload
@@ -124,7 +154,7 @@ fn known_stall(observed: &Observed) -> Option<&Condition> {
 
 /// A step as the refusal leaves it: what it has not got has not begun.
 pub(super) fn seen(scene: &Scene<'_>, step: Step) -> Step {
-    let Some(Refused { cause, lacking, is_of_check: _ }) = scene.refused else { return step };
+    let Some(Refused { cause, lacking, check: _ }) = scene.refused else { return step };
     let lacks_claim = step.needs_claim && lacking.contains(&None);
     if !lacks_claim && !step.children.iter().any(|child| lacking.contains(&child.side())) {
         return step;

@@ -31,6 +31,23 @@ fn denied(seen: &Observed, seconds: i64) -> Plan {
 }
 
 /// The next state of the same evaluation.
+/// With the claim that the controller has made.
+fn with_own_claim(mut seen: Observed) -> Observed {
+    let owner = json!({"name": "ab-evaluation", "ownerReferences": [{"apiVersion": "aistudio.modelscope.cn/v1alpha1",
+        "kind": "ModelEvaluation", "name": "ab", "uid": "e", "controller": true}]});
+    let metadata = serde_json::from_value(owner).unwrap();
+    let claim = workload::views::claim::ClaimView { metadata, ..Default::default() };
+    seen.claims.insert("ab-evaluation".to_owned(), Some(std::sync::Arc::new(claim)));
+    seen
+}
+
+/// The same at this time, with the facts of the plan in memory.
+fn noted(mut seen: Observed, plan: &Plan, seconds: i64) -> Observed {
+    let since = |fact: &String| (fact.clone(), seen.facts.get(fact).copied().unwrap_or(at(seconds)));
+    seen.facts = plan.facts.iter().map(since).collect();
+    with_status(seen, plan)
+}
+
 fn with_status(mut seen: Observed, plan: &Plan) -> Observed {
     let mut next: ModelEvaluation = (*seen.evaluation).clone();
     next.status = Some(plan.status.clone());

@@ -37,11 +37,11 @@ fn a_run_without_a_pod_gives_its_gpus_back() {
     let soon = plan(&seen, &settings(), at(29));
     assert_eq!((soon.status.phase, soon.requeue_after), (Some(Phase::Running), Some(Duration::from_secs(1))));
     assert_eq!(said(&soon, conditions::EVALUATED), is("False", reasons::EVALUATING));
-    seen = with_status(seen, &soon);
+    seen = noted(seen, &soon, 29);
     let first = plan(&seen, &settings(), at(30));
     assert!(first.status.message.as_deref().unwrap().contains("Job ab-baseline-0 has no pod: a quota"));
-    seen = with_status(seen, &first);
-    let waits = plan(&seen, &settings(), at(629));
+    seen = noted(seen, &first, 30);
+    let waits = plan(&seen, &settings(), at(628));
     assert_eq!(
         (waits.status.phase, waits.requeue_after),
         (Some(Phase::Running), Some(Duration::from_secs(1)))
@@ -55,10 +55,28 @@ fn a_run_without_a_pod_gives_its_gpus_back() {
     });
     let words = plan(&queued, &settings(), at(30)).status.message.unwrap();
     assert!(words.contains("Job ab-baseline-0 is suspended: the queue is full"), "{words}");
-    let ended = plan(&seen, &settings(), at(630));
+    let ended = plan(&seen, &settings(), at(629));
     assert_eq!(ended.status.phase, Some(Phase::Failed));
     let next = planned(&with_status(seen, &ended));
     assert_eq!(names(&next).1, ["job ab-baseline-0", "server ab-baseline"]);
+}
+
+/// The words of a refusal fill the message of the status, which then names no Job.
+#[test]
+fn a_run_without_a_pod_gives_its_gpus_back_also_while_the_other_run_is_refused() {
+    let mut seen = with_own_claim(side_by_side::running(&json!({})));
+    seen.jobs.remove("ab-candidate-0");
+    seen.pods.clear();
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    let refusal = Refusal::Denied(format!("Job demo/ab-candidate-0: {}", "no ".repeat(600)));
+    let mut ended = None;
+    for seconds in (0..=660).step_by(60) {
+        let before = plan(&seen, &settings(), at(seconds));
+        let after = refused::refused(&refusal, &before, &seen, &settings(), at(seconds));
+        ended = ended.or((after.status.phase == Some(Phase::Failed)).then_some(seconds));
+        seen = noted(seen, &after, seconds);
+    }
+    assert_eq!(ended, Some(600));
 }
 
 /// The Job makes the next one after a pause.
@@ -72,7 +90,7 @@ fn a_run_of_hours_whose_pod_was_evicted_goes_on() {
     for seconds in [9_000, 9_010] {
         let waits = plan(&seen, &settings(), at(seconds));
         assert_eq!(waits.status.phase, Some(Phase::Running));
-        seen = with_status(seen, &waits);
+        seen = noted(seen, &waits, seconds);
     }
     assert_eq!(plan(&seen, &settings(), at(9_600)).status.phase, Some(Phase::Failed));
 }

@@ -34,6 +34,8 @@ enum Event {
     Refuse(Side, bool),
     RefuseDeletion(Side, bool),
     NoPod(Side, bool),
+    /// The API server refuses the Job that tries the store.
+    RefuseCheck(bool),
 }
 
 fn side() -> impl Strategy<Value = Side> {
@@ -70,6 +72,7 @@ fn refusal() -> impl Strategy<Value = Event> {
         3 => (side(), any::<bool>()).prop_map(|(side, refuses)| Event::Refuse(side, refuses)),
         2 => (side(), any::<bool>()).prop_map(|(side, refuses)| Event::RefuseDeletion(side, refuses)),
         2 => (side(), any::<bool>()).prop_map(|(side, refuses)| Event::NoPod(side, refuses)),
+        2 => any::<bool>().prop_map(Event::RefuseCheck),
     ]
 }
 
@@ -96,6 +99,7 @@ impl World {
             Event::RefuseDeletion(side, true) => _ = self.kept.insert(*side),
             Event::RefuseDeletion(side, false) => _ = self.kept.remove(side),
             Event::NoPod(side, refuses) => self.gets_pods(*side, !refuses),
+            Event::RefuseCheck(refuses) => self.refuses_check = *refuses,
         }
     }
 
@@ -192,6 +196,7 @@ fn refusals_and_missing_pods_end_only_what_holds_gpus_in_vain() {
             world.happens(&Event::RefuseDeletion(side, false));
             world.happens(&Event::NoPod(side, false));
         }
+        world.happens(&Event::RefuseCheck(false));
         world.recovers();
         prop_assert!(
             matches!(world.status().phase, Some(Phase::Succeeded | Phase::Failed)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use workload::views::{claim::ClaimView, pod::PodView};
+use workload::views::pod::PodView;
 
 use super::{
     side_by_side::{ends, running},
@@ -15,14 +15,6 @@ fn candidate_waits() -> Observed {
     seen.jobs.remove("ab-candidate-0");
     seen.pods.retain(|pod| pod.name() != "ab-candidate-0-x");
     with_own_claim(seen)
-}
-
-fn with_own_claim(mut seen: Observed) -> Observed {
-    let owner = json!({"name": "ab-evaluation", "ownerReferences": [{"apiVersion": "aistudio.modelscope.cn/v1alpha1",
-        "kind": "ModelEvaluation", "name": "ab", "uid": "e", "controller": true}]});
-    let claim = ClaimView { metadata: serde_json::from_value(owner).unwrap(), ..ClaimView::default() };
-    seen.claims.insert("ab-evaluation".to_owned(), Some(Arc::new(claim)));
-    seen
 }
 
 /// The run of the baseline has ended at this time, and the status has it.

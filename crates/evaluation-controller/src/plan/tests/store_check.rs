@@ -190,8 +190,26 @@ fn a_refused_check_is_named_and_everything_else_goes_on() {
     assert_eq!(uploaded(&plan), (reasons::DENIED.to_owned(), format!("to s3://evaluations/chat/e: {words}")));
     assert_eq!((plan.status.phase, said(&plan, conditions::STALLED)), (Some(Phase::Running), None));
     assert_eq!((plan.check.is_none(), plan.requeue_after), (true, Some(Duration::from_secs(60))));
-    let other = refused("the API server denies AIInference demo/ab-baseline: quota", &seen);
-    assert_eq!(uploaded(&other).0, reasons::WAITING, "the check is created beside it");
+    let of_server = "the API server denies AIInference demo/ab-baseline: quota";
+    let both = refused(of_server, &seen);
+    let said_of_check =
+        "to s3://evaluations/chat/e: Job demo/ab-answers-check was not created; it is tried again";
+    assert_eq!(uploaded(&both), (reasons::WAITING.to_owned(), said_of_check.to_owned()));
+    assert_eq!(said(&both, conditions::STALLED), is("True", reasons::DENIED));
+    // What an earlier try has found stays, also when its Job is gone.
+    let mut failed = with_status(seen.clone(), &planned(&seen));
+    add_uploader(&mut failed, CHECK, Some((10, "SourceUnauthorized: no")));
+    failed = with_status(failed.clone(), &later(&failed, 30));
+    drop_job(&mut failed, CHECK);
+    let stays = refused(of_server, &failed);
+    assert_eq!(uploaded(&stays).0, reasons::UPLOAD_NOT_POSSIBLE);
+    assert!(stays.events.iter().all(|note| note.reason != reasons::UPLOAD_NOT_POSSIBLE));
+    // Its Job was created beside it.
+    let planned = planned(&seen);
+    add_uploader(&mut seen, CHECK, None);
+    let refusal = Refusal::Denied(of_server.to_owned());
+    let other = refused::refused(&refusal, &planned, &seen, &settings(), at(0));
+    assert!(uploaded(&other).1.ends_with("the store is tried with a small object"), "{:?}", uploaded(&other));
     assert_eq!(said(&other, conditions::STALLED), is("True", reasons::DENIED));
 }
 

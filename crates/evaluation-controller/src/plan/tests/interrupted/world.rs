@@ -36,10 +36,13 @@ pub(super) struct World {
     pub(super) refused: BTreeSet<Side>,
     pub(super) kept: BTreeSet<Side>,
     pub(super) without_pods: BTreeSet<Side>,
+    pub(super) refuses_check: bool,
     /// When the last plan is made again, though nothing happens.
     due: Option<i64>,
     /// Since when the server of a side is ready and no run goes on.
     idle: BTreeMap<Side, i64>,
+    /// As the controller has them in memory.
+    facts: BTreeMap<String, Timestamp>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -81,8 +84,10 @@ impl World {
             refused: BTreeSet::new(),
             kept: BTreeSet::new(),
             without_pods: BTreeSet::new(),
+            refuses_check: false,
             due: None,
             idle: BTreeMap::new(),
+            facts: BTreeMap::new(),
         }
     }
 
@@ -191,8 +196,7 @@ impl World {
                 self.idle.remove(&side);
                 continue;
             }
-            let since = *self.idle.entry(side).or_insert(self.now);
-            let held = self.now - since;
+            let held = self.now - *self.idle.entry(side).or_insert(self.now);
             assert!(held <= most.as_secs() as i64, "the server of {side:?} is held for {held} s");
         }
     }
@@ -246,6 +250,7 @@ impl World {
 
     fn observed(&self) -> Observed {
         let mut seen = observed(self.evaluation.clone());
+        seen.facts = self.facts.clone();
         let sighting = |side: Side| {
             let Some(known) = self.servers.get(side.as_str()) else { return Sighting::Absent };
             let said = if known.is_ready { ready() } else { condition("Ready", "False", "Loading") };
@@ -290,6 +295,9 @@ impl World {
         let mut left = writes;
         let plan = self.plan();
         assert!(!plan.is_expired);
+        let now = at(self.now);
+        let since = |fact: &String| (fact.clone(), self.facts.get(fact).copied().unwrap_or(now));
+        self.facts = plan.facts.iter().map(since).collect();
         let (mut changed, mut is_refused, mut stopped) = (false, false, Vec::new());
         for deletion in &plan.deletions {
             if self.must_not_delete(deletion) {
@@ -311,12 +319,17 @@ impl World {
                 changed |= self.write(Write::Create(child.clone()));
             }
         }
-        if let Some(check) = plan.check.as_ref().filter(|_| left > 0) {
+        let mut denied = "denied: quota".to_owned();
+        if plan.check.is_some() && self.refuses_check {
+            if !is_refused {
+                denied = format!("denied: Job demo/{CHECK}: quota");
+            }
+            is_refused = true;
+        } else if let Some(check) = plan.check.as_ref().filter(|_| left > 0) {
             left -= 1;
             changed |= self.write(Write::Create(Child::Job(None, check.clone())));
         }
-        let now = at(self.now);
-        let denied = Refusal::Denied("denied: quota".to_owned());
+        let denied = Refusal::Denied(denied);
         let plan = match is_refused {
             true => refused::refused(&denied, &plan, &self.observed(), &settings(), now),
             false => plan,
@@ -324,6 +337,9 @@ impl World {
         self.due = plan.requeue_after.map(|after| self.now + after.as_secs() as i64);
         if left > 0 {
             changed |= self.write(Write::Status(Box::new(plan.status)));
+        } else {
+            // The process has ended before.
+            self.facts.clear();
         }
         changed
     }
