@@ -158,3 +158,6 @@ async fn contested(ctx: &Context, endpoint: &Endpoint, written: Written, now: Ti
     }
     Some(contest.wait)
 }
+
+#[cfg(test)]
+mod tests;
