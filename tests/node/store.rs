@@ -178,10 +178,14 @@ pub(crate) fn settings<const N: usize>(settings: [(&str, &str); N]) -> Value {
 pub(crate) struct Model(BTreeMap<String, Vec<u8>>);
 
 impl Model {
+    /// These files alone.
+    pub(crate) fn of<const N: usize>(files: [(&str, Vec<u8>); N]) -> Self {
+        Self(files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect())
+    }
+
     /// With SHA256SUMS.
     pub(crate) fn new<const N: usize>(files: [(&str, Vec<u8>); N]) -> Self {
-        let mut files: BTreeMap<String, Vec<u8>> =
-            files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect();
+        let Self(mut files) = Self::of(files);
         let sums: String =
             files.iter().map(|(path, content)| format!("{}  {path}\n", sha256(content))).collect();
         files.insert("SHA256SUMS".to_owned(), sums.into_bytes());

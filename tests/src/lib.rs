@@ -38,6 +38,7 @@
 //! - `tests/fake-monitors`: the monitors of simulated workers, each on a loopback address.
 //! - `tests/fake-nvml`: an ABI fake of NVIDIA's library.
 //! - `tests/fake-kubelet`: the kubelet's pod-resources API.
+//! - `tests/hub-server`: Hugging Face and ModelScope.
 //! - `tests/fake-prometheus`: a Prometheus-compatible server with set answers.
 //! - `tests/fake-api`: the API server of the runtime's tests and of benches.
 //! - `tests/s3-server`: a real S3 server over a folder.

@@ -90,7 +90,7 @@ pub(crate) fn build_programs() -> anyhow::Result<()> {
 /// have, and are not built again.
 fn programs() -> Vec<&'static str> {
     let mut build = vec!["--package", "xtask", "--package", "local-cluster"];
-    for fake in ["fake-kubelet", "fake-monitors", "fake-nvml", "fake-prometheus"] {
+    for fake in ["fake-kubelet", "fake-monitors", "fake-nvml", "fake-prometheus", "hub-server"] {
         build.extend(["--package", fake]);
     }
     for controller in api::controllers::CONTROLLERS {

@@ -5,7 +5,7 @@
 //!
 //! Files:
 //!
-//! - `models.rs`: models, their commits and files.
+//! - `models.rs`: models, their commits and files; `folders.rs`: those in folders.
 //! - `api.rs`: what the two APIs answer. Pure.
 //! - `request.rs`: a request, and what it asks for. Pure.
 //! - `http.rs`: requests and answers on a connection, and what is broken in them.
@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod folders;
 mod http;
 mod models;
 mod request;
@@ -27,6 +28,7 @@ use std::{
     time::Duration,
 };
 
+pub use folders::models_in;
 pub use http::Break;
 pub use models::{Access, Content, Model, commit_of, sha256};
 pub use request::{Request, Side};
@@ -59,12 +61,18 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl HubServer {
+    /// On loopback.
     pub fn start() -> std::io::Result<Self> {
-        let hub = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         // Another host than that of the hub, also for clients that do not compare ports.
-        let network = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0))?;
+        let network = (Ipv4Addr::new(127, 0, 0, 2), 0).into();
+        Self::start_at((Ipv4Addr::LOCALHOST, 0).into(), network, Vec::new())
+    }
+
+    /// With these models from the first request on. Port 0: a free one.
+    pub fn start_at(hub: SocketAddr, network: SocketAddr, models: Vec<Model>) -> std::io::Result<Self> {
+        let (hub, network) = (TcpListener::bind(hub)?, TcpListener::bind(network)?);
         let shared = Arc::new(Shared {
-            models: Mutex::default(),
+            models: Mutex::new(models),
             rule: Mutex::new(Box::new(|_| Break::Nothing)),
             requests: Mutex::default(),
             more: Condvar::new(),
@@ -80,7 +88,7 @@ impl HubServer {
         Ok(Self { hub: address, shared })
     }
 
-    /// For clients: `http://127.0.0.1:port`.
+    /// For clients: `http://address:port`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.hub)
     }
