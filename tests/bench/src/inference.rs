@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     tokio.block_on(async {
         match args.canaries {
             Some(count) => Box::pin(canaries::run(&programs, count)).await,
-            None if args.growth => growth(&programs).await,
+            None if args.growth => Box::pin(growth(&programs)).await,
             None => Box::pin(compared(args, &programs)).await,
         }
     })

@@ -8,11 +8,12 @@ use std::{net::Ipv4Addr, time::Duration};
 use anyhow::Context as _;
 use api::aiinference::{AIInference, traffic::CanaryPhase};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
-use local_cluster::{api_server::install, gateway::HTTP_ROUTES};
+use local_cluster::gateway::HTTP_ROUTES;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -23,7 +24,7 @@ use tokio::{
 
 use super::{
     CONNECTIONS, COUNTED,
-    plane::{inference, names, start},
+    plane::{inference, names, start_with},
 };
 use crate::{
     figures::{Figure, table},
@@ -43,14 +44,13 @@ const MEASURED: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(programs: &Programs, count: u32) -> anyhow::Result<()> {
     let began = machine::condition()?;
-    let (plane, _) = start(programs, "canaries", 2 * count).await?;
-    let routes = install::parse(HTTP_ROUTES)?;
-    install::definitions(&plane.client, &routes).await.context("failed to install the kind HTTPRoute")?;
+    let (plane, _) = start_with(programs, "canaries", 2 * count, Some(HTTP_ROUTES)).await?;
     let mut stand_ins = JoinSet::new();
     stand_ins.spawn(accept_routes(plane.client.clone()));
     stand_ins.spawn(answer_as_engines());
 
     let mut rest = of_phase(&plane, "at rest", CanaryPhase::AwaitingApproval).await?;
+    create_endpoints(&plane, count).await?;
     create(&plane, count).await?;
     failed_or(&mut stand_ins, rest.until(count as usize, patience(4 * count))).await?;
     tokio::time::sleep(MARKED_WITHIN).await;
@@ -150,6 +150,25 @@ async fn create(plane: &Plane, count: u32) -> anyhow::Result<()> {
         .buffer_unordered(CONNECTIONS)
         .try_collect()
         .await
+}
+
+/// Kubernetes writes no EndpointSlice with addresses of loopback, which these pods have. Before a share rises, the controller
+/// reads that there is a ready endpoint; its address is never called.
+async fn create_endpoints(plane: &Plane, count: u32) -> anyhow::Result<()> {
+    let slices: Api<EndpointSlice> = plane.api();
+    for name in names(0, count) {
+        let service = format!("{name}-canary");
+        let slice = serde_json::from_value(json!({
+            "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["192.0.2.1"], "conditions": {"ready": true}}],
+        }))?;
+        slices
+            .create(&PostParams::default(), &slice)
+            .await
+            .with_context(|| format!("failed to create EndpointSlice {NAMESPACE}/{service}"))?;
+    }
+    Ok(())
 }
 
 /// The only step begins again, and its engines are asked as long as the bench runs.

@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Service},
 };
 use kube::api::ApiResource;
+use local_cluster::api_server::install;
 use serde_json::json;
 
 use super::CONTROLLER;
@@ -16,7 +17,21 @@ const MODEL: &str = "model";
 
 /// `pods` is how many there will be at most.
 pub(super) async fn start(programs: &Programs, arm: &str, pods: u32) -> anyhow::Result<(Plane, First)> {
+    start_with(programs, arm, pods, None).await
+}
+
+/// As `start`, with these CustomResourceDefinitions, in YAML, before the controller starts.
+pub(super) async fn start_with(
+    programs: &Programs,
+    arm: &str,
+    pods: u32,
+    kinds: Option<&str>,
+) -> anyhow::Result<(Plane, First)> {
     let plane = Plane::start(programs, CONTROLLER, arm, nodes_with_gpus(pods), None).await?;
+    if let Some(kinds) = kinds {
+        let kinds = install::parse(kinds)?;
+        install::definitions(&plane.client, &kinds).await.context("failed to install kinds")?;
+    }
     plane.start_controller(programs).await?;
     let kinds = [
         ApiResource::erase::<ConfigMap>(&()),
