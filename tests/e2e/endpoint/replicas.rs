@@ -11,8 +11,11 @@ use api::{
     aiinference::AIInference, aiinference::endpoint::InferenceEndpoint, aiscaler::AIScaler, conditions,
     labels,
 };
-use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscaler, core::v1::Pod};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscaler, coordination::v1::Lease, core::v1::Pod};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
 use local_cluster::{ClusterSpec, NodePool};
 use serde_json::{Value, json};
 use tests::{
@@ -189,6 +192,9 @@ async fn an_autoscaler_of_another_sets_the_replicas_until_it_is_gone() {
     until_set_by(&scene, labels::REPLICAS_OF_SPEC).await;
 }
 
+/// How often the process is killed at least.
+const KILLS: usize = 12;
+
 /// The process ends at any moment of a hand-over, and between its two writes.
 #[tokio::test]
 async fn a_controller_that_is_killed_in_a_hand_over_changes_no_number_of_ready_pods() {
@@ -199,6 +205,7 @@ async fn a_controller_that_is_killed_in_a_hand_over_changes_no_number_of_ready_p
     }
     cluster.start_controller(&controller("endpoint-controller").with_args(quick)).await.unwrap();
     let scene = Scene::new(&cluster).await;
+    let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
     create(&scene, "chat", json!({"replicas": 3})).await;
     until_ready(&scene, "chat").await;
     let kills_done = std::cell::Cell::new(0);
@@ -215,31 +222,33 @@ async fn a_controller_that_is_killed_in_a_hand_over_changes_no_number_of_ready_p
         apply_again(&scene, by_cpu()).await;
         cluster.start_component("endpoint-controller").await.unwrap();
         until_set_by(&scene, labels::REPLICAS_OF_SCALER).await;
-        // How many of them a round has depends on how fast it is.
-        for number in 0..30 {
-            if kills_done.get() >= 4 {
-                break;
+        let rounds = async {
+            while kills_done.get() < KILLS {
+                round(&scene).await;
             }
-            let kills_done = &kills_done;
-            let rounds = round(&scene);
-            let kills = async {
-                loop {
-                    tokio::time::sleep(Duration::from_millis(150 + 130 * (number % 6))).await;
-                    // One that is about to start again does not run, and is killed the next time.
-                    let killed = cluster.kill_component("endpoint-controller").await;
-                    kills_done.set(kills_done.get() + usize::from(killed.is_ok()));
-                    // By the next process.
+        };
+        let kills = async {
+            for number in 0_u64.. {
+                // A fixed sequence that hits other moments each time. Some are long enough for a whole step.
+                tokio::time::sleep(Duration::from_millis(100 + number * 37 % 61 * 25)).await;
+                let killed = cluster.kill_component("endpoint-controller").await;
+                kills_done.set(kills_done.get() + usize::from(killed.is_ok()));
+                // The next process waits neither for its turn nor for the end of the Lease.
+                let _ = leases.delete("endpoint-controller", &DeleteParams::default()).await;
+                cluster.start_component("endpoint-controller").await.unwrap();
+                // Some are killed before they lead.
+                if number % 3 > 0 {
                     until_renewed(&scene, "endpoint-controller", 1).await;
                 }
-            };
-            tokio::select! {
-                () = rounds => {}
-                () = kills => {}
             }
+        };
+        tokio::select! {
+            () = rounds => {}
+            () = kills => {}
         }
     };
-    let seen = watched(&scene, Box::pin(script)).await;
-    assert!(kills_done.get() >= 4, "{} times killed", kills_done.get());
+    let seen = tokio::time::timeout(3 * within(), watched(&scene, Box::pin(script))).await;
+    let seen = seen.unwrap_or_else(|_| panic!("only {} times killed", kills_done.get()));
     assert_eq!(seen.replicas, BTreeSet::from([3]), "{seen:?}");
     assert_eq!(seen.ready, BTreeSet::from([3]), "{seen:?}");
     assert_eq!(seen.pods.len(), 3, "{seen:?}");
