@@ -1,5 +1,6 @@
 //! `cargo xtask eval-demo`: a real harness asks two servers, whose right answers are planted. The eval-runner reduces and
-//! pairs its files, and the counts must be the planted ones.
+//! pairs its files, and the counts must be the planted ones. With `--url` it asks a server of the user, whose answers are
+//! not known before.
 //!
 //! Without a cluster: the runner is started as in its pods, and the counts are judged as by the evaluation-controller.
 //! Only the Python environment is kept (`python.rs`).
@@ -13,6 +14,7 @@ mod runner;
 mod server;
 
 use std::{
+    env,
     ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
@@ -20,8 +22,8 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use api::launcher::evaluator::{BASELINE, CANDIDATE, CONTROL, Pair, commands, options};
-use comparison::{Budget, Conclusion, Confidence, Counts, Evidence, Rules, conclude, is_unstable};
+use api::launcher::evaluator::{API_KEY, BASELINE, CANDIDATE, CONTROL, Pair, commands, options};
+use comparison::{Budget, Conclusion, Confidence, Counts, Evidence, Rules, Verdict, conclude, is_unstable};
 
 use crate::{
     python::Environment,
@@ -29,13 +31,17 @@ use crate::{
 };
 use harness::{Harness, TASK};
 use planted::{ASKED_AGAIN, Model, QUESTIONS, Side, VERDICTS};
-use runner::{GRACE, Runner};
+use runner::{Ended, GRACE, Runner};
 use server::{KEY, Server};
 
+/// Verdicts about models whose answers are not planted, in points.
+const BUDGETS: [&str; 2] = ["5.0", "1.0"];
 /// 5 to 10 s on an idle machine, most of it to import packages, and minutes on a busy one.
 const ASKED_WITHIN: Duration = Duration::from_secs(600);
+/// A model on a CPU may think for long.
+const USER_SERVER_ANSWERS_WITHIN: Duration = Duration::from_secs(4 * 3_600);
 const PAIRED_WITHIN: Duration = Duration::from_secs(60);
-/// A server on loopback answers at once.
+/// That of a user is ready before.
 const SERVER_SECONDS: &str = "60";
 
 #[derive(clap::Args)]
@@ -43,6 +49,30 @@ pub(crate) struct Args {
     /// The program that asks the questions
     #[arg(long, value_enum, default_value_t = Harness::Evalscope)]
     harness: Harness,
+    /// OpenAI API that is asked in place of the two servers with planted answers, such as http://127.0.0.1:8000/v1. Its key is
+    /// in the variable EVAL_API_KEY [default: none]
+    #[arg(long, requires_all = ["baseline", "candidate"], conflicts_with = "harness")]
+    url: Option<String>,
+    /// The name of the baseline at --url
+    #[arg(long, requires = "url")]
+    baseline: Option<String>,
+    /// The name of the candidate at --url
+    #[arg(long, requires = "url")]
+    candidate: Option<String>,
+}
+
+/// Two models of a server of the user.
+struct UserServer<'a> {
+    url: &'a str,
+    baseline: &'a str,
+    candidate: &'a str,
+}
+
+impl Args {
+    fn user_server(&self) -> Option<UserServer<'_>> {
+        let (url, baseline) = (self.url.as_deref()?, self.baseline.as_deref()?);
+        Some(UserServer { url, baseline, candidate: self.candidate.as_deref()? })
+    }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -55,18 +85,32 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("failed to start the async runtime")?;
-    tokio.block_on(play(args.harness, &environment, program))?;
+    let user = args.user_server();
+    tokio.block_on(play(args.harness, &environment, program, user.as_ref()))?;
+    let result = if user.is_some() { "the answers are paired" } else { "all counts are the planted ones" };
     println!(
-        "\nall counts are the planted ones; {:.0} s in all, {:.0} s of them for the Python environment",
+        "\n{result}; {:.0} s in all, {:.0} s of them for the Python environment",
         began.elapsed().as_secs_f64(),
         environment_after.as_secs_f64()
     );
     Ok(())
 }
 
-async fn play(harness: Harness, environment: &Environment, program: PathBuf) -> anyhow::Result<()> {
+async fn play(
+    harness: Harness,
+    environment: &Environment,
+    program: PathBuf,
+    user: Option<&UserServer<'_>>,
+) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("failed to create a folder for the evaluation")?;
+    let (answers_within, key) = match user {
+        Some(_) => (USER_SERVER_ANSWERS_WITHIN, env::var(API_KEY).unwrap_or_default()),
+        None => (ASKED_WITHIN, KEY.to_owned()),
+    };
+    let mut runner = Runner::new(program, folder.path(), key.clone())?;
     let evaluation = Evaluation {
+        answers_within,
+        key,
         harness,
         program: environment.program(harness.as_str()),
         questions: folder.path().join("questions"),
@@ -74,14 +118,16 @@ async fn play(harness: Harness, environment: &Environment, program: PathBuf) -> 
     };
     questions::write_all(harness, &evaluation.questions)?;
     fs::create_dir(&evaluation.output).context("failed to create the folder of the evaluation")?;
-    let mut runner = Runner::new(program, folder.path())?;
+    let (title, release) = (harness.title(), harness.release());
+    if let Some(user) = user {
+        println!("\n{title} {release} asks two models of {} {QUESTIONS} questions:\n", user.url);
+        return evaluation.play_with(&mut runner, user).await;
+    }
     let baseline = Server::listen(&[Model::Base]).await?;
     let candidates = Server::listen(&[Model::AsGood, Model::Worse]).await?;
     let urls = [baseline.url.clone(), candidates.url.clone()];
     println!(
-        "\n{} {} asks {QUESTIONS} questions; two servers have planted answers; counted/planted:\n",
-        harness.title(),
-        harness.release()
+        "\n{title} {release} asks {QUESTIONS} questions; two servers have planted answers; counted/planted:\n"
     );
     tokio::select! {
         played = evaluation.play(&mut runner, &urls) => played,
@@ -90,8 +136,10 @@ async fn play(harness: Harness, environment: &Environment, program: PathBuf) -> 
     }
 }
 
-/// An evaluation of two candidates, one after the other, with one baseline.
+/// An evaluation of one or two candidates, one after the other, with one baseline.
 struct Evaluation {
+    answers_within: Duration,
+    key: String,
     harness: Harness,
     program: PathBuf,
     questions: PathBuf,
@@ -108,58 +156,95 @@ struct Paired {
 impl Evaluation {
     async fn play(&self, runner: &mut Runner, [baseline, candidates]: &[String; 2]) -> anyhow::Result<()> {
         println!("{}", report::heading_of_sides());
-        self.ask(runner, BASELINE, Model::Base, baseline).await?;
-        self.ask(runner, CONTROL, Model::Base, baseline).await?;
+        self.ask_planted(runner, BASELINE, Model::Base, baseline).await?;
+        self.ask_planted(runner, CONTROL, Model::Base, baseline).await?;
         let mut pairs = Vec::new();
         for model in [Model::AsGood, Model::Worse] {
             // Its scores replace those of the candidate before.
-            self.ask(runner, CANDIDATE, model, candidates).await?;
+            self.ask_planted(runner, CANDIDATE, model, candidates).await?;
             pairs.push((model, self.pair(runner).await?));
         }
         println!("\n{}", report::heading_of_pairs());
         for (model, paired) in &pairs {
             let (counted, planted) = (paired.counted, model.counts());
-            println!("{}", report::pair(model.as_str(), counted, planted, Some(paired.took)));
+            println!("{}", report::pair(model.as_str(), counted, Some(planted), Some(paired.took)));
             ensure!(counted == planted, "the counts of {} are not the planted ones", model.as_str());
         }
         for (_, paired) in pairs.iter().take(1) {
-            println!("{}", report::pair(CONTROL, paired.control, planted::CONTROL, None));
+            println!("{}", report::pair(CONTROL, paired.control, Some(planted::CONTROL), None));
         }
         let is_planted = pairs.iter().all(|(_, paired)| paired.control == planted::CONTROL);
         ensure!(is_planted, "the counts of the null control are not the planted ones");
         judge(&pairs)?;
-        check_key(&self.output)
+        check_key(&self.output, &self.key)
+    }
+
+    async fn play_with(&self, runner: &mut Runner, user: &UserServer<'_>) -> anyhow::Result<()> {
+        println!("{}", report::heading_of_sides());
+        for (side, model) in
+            [(BASELINE, user.baseline), (CONTROL, user.baseline), (CANDIDATE, user.candidate)]
+        {
+            let (counted, ended) = self.ask(runner, side, model, user.url).await?;
+            println!("{}", report::side(side, model, counted, None, &ended));
+        }
+        let paired = self.pair(runner).await?;
+        println!("\n{}", report::heading_of_pairs());
+        println!("{}", report::pair(user.candidate, paired.counted, None, Some(paired.took)));
+        println!("{}", report::pair(CONTROL, paired.control, None, None));
+        println!("\n{}", report::heading_of_verdicts());
+        for budget in BUDGETS {
+            concluded(user.candidate, budget, &paired)?;
+        }
+        println!("{}", noise(&paired));
+        check_key(&self.output, &self.key)
+    }
+
+    async fn ask_planted(
+        &self,
+        runner: &mut Runner,
+        side: &str,
+        model: Model,
+        url: &str,
+    ) -> anyhow::Result<()> {
+        let planted = if side == CONTROL { model.side(ASKED_AGAIN, 1) } else { model.side(QUESTIONS, 0) };
+        let (counted, ended) = self.ask(runner, side, model.as_str(), url).await?;
+        println!("{}", report::side(side, model.as_str(), counted, Some(planted), &ended));
+        ensure!(counted == planted, "the answers of {} are not the planted ones", model.as_str());
+        Ok(())
     }
 
     /// One model answers the test set, or the control's part of it.
-    async fn ask(&self, runner: &mut Runner, side: &str, model: Model, url: &str) -> anyhow::Result<()> {
+    async fn ask(
+        &self,
+        runner: &mut Runner,
+        side: &str,
+        model: &str,
+        url: &str,
+    ) -> anyhow::Result<(Side, Ended)> {
         let is_control = side == CONTROL;
-        let planted = if is_control { model.side(ASKED_AGAIN, 1) } else { model.side(QUESTIONS, 0) };
         let mut arguments = vec![
             option(options::OUTPUT_DIR, &self.output),
             option(options::SIDE, side),
             option(options::TEST_SET, TASK),
-            option(options::IDENTITY, model.as_str()),
+            option(options::IDENTITY, model),
             option(options::DATASET_PATH, &self.questions),
             option(options::URL, url),
-            option(options::MODEL, model.as_str()),
+            option(options::MODEL, model),
             option(options::SERVER_SECONDS, SERVER_SECONDS),
             option(options::GRACE_SECONDS, GRACE.as_secs().to_string()),
         ];
         arguments.extend(self.harness.options());
         arguments.extend(is_control.then(|| option(options::AT_MOST, ASKED_AGAIN.to_string())));
         arguments.extend([OsString::from("--"), self.program.clone().into()]);
-        let what = format!("asking {}", model.as_str());
-        let ended = runner.run(&what, commands::RUN, arguments, ASKED_WITHIN).await?;
+        let what = format!("asking {model}");
+        let ended = runner.run(&what, commands::RUN, arguments, self.answers_within).await?;
         let found = ended.message.side.as_ref().context("the eval-runner reports no side")?;
         let counted = Side {
             questions: found.questions,
             right: found.right.context("the eval-runner reports no number of right answers")?,
             unreadable: found.unparsed,
         };
-        println!("{}", report::side(side, model.as_str(), counted, planted, &ended));
-        ensure!(counted == planted, "the answers of {} are not the planted ones", model.as_str());
-        Ok(())
+        Ok((counted, ended))
     }
 
     async fn pair(&self, runner: &mut Runner) -> anyhow::Result<Paired> {
@@ -196,35 +281,47 @@ fn counts(pair: &Pair) -> anyhow::Result<Counts> {
 
 /// As `plan/verdict.rs` of the evaluation-controller does it, with several budgets.
 fn judge(pairs: &[(Model, Paired)]) -> anyhow::Result<()> {
-    let confidence = Confidence::DEFAULT;
     println!("\n{}", report::heading_of_verdicts());
     for (model, budget, expected) in VERDICTS {
         let found = pairs.iter().find(|(paired, _)| *paired == model);
         let (_, paired) = found.with_context(|| format!("{} was not asked", model.as_str()))?;
-        let rules = Rules { budget: Budget::parse(budget)?, confidence, minimum: None };
-        let unstable = is_unstable(&Evidence::Binary(paired.control), confidence);
-        let Conclusion { verdict, sets } = conclude(&[(Evidence::Binary(paired.counted), rules)], unstable);
-        let compared = sets.first().context("there is no comparison of the test set")?;
-        println!("{}", report::verdict(model.as_str(), budget, compared, verdict));
+        let verdict = concluded(model.as_str(), budget, paired)?;
         ensure!(verdict == expected, "the verdict is {verdict}, and {expected} was expected");
     }
     if let Some((_, paired)) = pairs.first() {
-        let Paired { control, .. } = paired;
-        println!("noise: {} of {} answers change on a rerun", control.flips(), control.n());
+        println!("{}", noise(paired));
     }
     Ok(())
 }
 
+/// Prints the verdict with this budget.
+fn concluded(model: &str, budget: &str, paired: &Paired) -> anyhow::Result<Verdict> {
+    let confidence = Confidence::DEFAULT;
+    let rules = Rules { budget: Budget::parse(budget)?, confidence, minimum: None };
+    let unstable = is_unstable(&Evidence::Binary(paired.control), confidence);
+    let Conclusion { verdict, sets } = conclude(&[(Evidence::Binary(paired.counted), rules)], unstable);
+    let compared = sets.first().context("there is no comparison of the test set")?;
+    println!("{}", report::verdict(model, budget, compared, verdict));
+    Ok(verdict)
+}
+
+fn noise(Paired { control, .. }: &Paired) -> String {
+    format!("noise: {} of {} answers change on a rerun", control.flips(), control.n())
+}
+
 /// The volume outlives the evaluation, so no file of the runner or of the harness may have the key.
-fn check_key(folder: &Path) -> anyhow::Result<()> {
+fn check_key(folder: &Path, key: &str) -> anyhow::Result<()> {
+    if key.is_empty() {
+        return Ok(());
+    }
     let read = |path: &Path| format!("failed to read {}", path.display());
     for entry in fs::read_dir(folder).with_context(|| read(folder))? {
         let path = entry.with_context(|| read(folder))?.path();
         if path.is_dir() {
-            check_key(&path)?;
+            check_key(&path, key)?;
         } else {
             let bytes = fs::read(&path).with_context(|| read(&path))?;
-            let has_key = bytes.windows(KEY.len()).any(|part| part == KEY.as_bytes());
+            let has_key = bytes.windows(key.len()).any(|part| part == key.as_bytes());
             ensure!(!has_key, "{} has the API key", path.display());
         }
     }
@@ -241,9 +338,9 @@ mod tests {
         let deep = folder.path().join("work/logs");
         fs::create_dir_all(&deep).unwrap();
         fs::write(deep.join("log"), "harmless").unwrap();
-        check_key(folder.path()).unwrap();
+        check_key(folder.path(), KEY).unwrap();
         fs::write(deep.join("settings"), format!("api_key: {KEY}\n")).unwrap();
-        let refused = check_key(folder.path()).unwrap_err().to_string();
+        let refused = check_key(folder.path(), KEY).unwrap_err().to_string();
         assert!(refused.contains("work/logs/settings has the API key"), "{refused}");
     }
 }

@@ -14,7 +14,7 @@ const CLUSTER_TEST_THREADS: usize = 6;
 /// Each runs all controllers beside each other.
 const EVERY_CONTROLLER_THREADS: usize = 3;
 /// On real nodes they run programs, and some of them load those.
-const NODE_TEST_THREADS: usize = 3;
+const NODE_TEST_THREADS: usize = 4;
 /// Test binaries that need no root.
 const ANYWHERE: [&str; 4] = ["admit", "e2e", "chaos", "monitoring"];
 /// Its tests start a cluster for each controller.

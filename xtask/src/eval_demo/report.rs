@@ -37,13 +37,13 @@ pub(super) fn heading_of_verdicts() -> String {
     row(VERDICTS.map(|(_, width)| width), VERDICTS.map(|(name, _)| name.to_owned()))
 }
 
-pub(super) fn side(name: &str, model: &str, counted: Side, planted: Side, ended: &Ended) -> String {
+pub(super) fn side(name: &str, model: &str, counted: Side, planted: Option<Side>, ended: &Ended) -> String {
     let cells = [
         name.to_owned(),
         model.to_owned(),
-        both(counted.questions, planted.questions),
-        both(counted.right, planted.right),
-        both(counted.unreadable, planted.unreadable),
+        both(counted.questions, planted.map(|planted| planted.questions)),
+        both(counted.right, planted.map(|planted| planted.right)),
+        both(counted.unreadable, planted.map(|planted| planted.unreadable)),
         seconds(ended.took),
         memory(ended.most_kib),
     ];
@@ -51,13 +51,13 @@ pub(super) fn side(name: &str, model: &str, counted: Side, planted: Side, ended:
 }
 
 /// The null control is paired together with a candidate, so it has no time of its own.
-pub(super) fn pair(name: &str, counted: Counts, planted: Counts, took: Option<Duration>) -> String {
+pub(super) fn pair(name: &str, counted: Counts, planted: Option<Counts>, took: Option<Duration>) -> String {
     let cells = [
         name.to_owned(),
-        both(counted.both_right, planted.both_right),
-        both(counted.only_baseline, planted.only_baseline),
-        both(counted.only_candidate, planted.only_candidate),
-        both(counted.both_wrong, planted.both_wrong),
+        both(counted.both_right, planted.map(|planted| planted.both_right)),
+        both(counted.only_baseline, planted.map(|planted| planted.only_baseline)),
+        both(counted.only_candidate, planted.map(|planted| planted.only_candidate)),
+        both(counted.both_wrong, planted.map(|planted| planted.both_wrong)),
         took.map(seconds).unwrap_or_default(),
     ];
     row(PAIRS.map(|(_, width)| width), cells)
@@ -80,8 +80,9 @@ fn row<const N: usize>(widths: [usize; N], cells: [String; N]) -> String {
     padded.collect::<Vec<_>>().join("   ").trim_end().to_owned()
 }
 
-fn both(counted: u64, planted: u64) -> String {
-    format!("{counted}/{planted}")
+/// Of a server of the user nothing is planted.
+fn both(counted: u64, planted: Option<u64>) -> String {
+    planted.map_or_else(|| counted.to_string(), |planted| format!("{counted}/{planted}"))
 }
 
 /// A pairing takes milliseconds.

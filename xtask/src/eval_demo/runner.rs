@@ -31,6 +31,8 @@ pub(super) struct Runner {
     folder: PathBuf,
     /// Ctrl-C, and what `kill` sends.
     interruptions: [unix::Signal; 2],
+    /// Of the servers; empty: none.
+    key: String,
 }
 
 /// What a run has found, and what it took.
@@ -42,12 +44,12 @@ pub(super) struct Ended {
 }
 
 impl Runner {
-    pub(super) fn new(program: PathBuf, folder: &Path) -> anyhow::Result<Self> {
+    pub(super) fn new(program: PathBuf, folder: &Path, key: String) -> anyhow::Result<Self> {
         let signal = |kind| unix::signal(kind).context("failed to prepare for an interruption");
         let interruptions = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
         let home = folder.join("home");
         fs::create_dir(&home).with_context(|| format!("failed to create {}", home.display()))?;
-        Ok(Self { program, folder: folder.to_owned(), interruptions })
+        Ok(Self { program, folder: folder.to_owned(), interruptions, key })
     }
 
     /// `subcommand`, and its arguments. An error if it does not end by itself, or ends with an error.
@@ -103,7 +105,10 @@ impl Runner {
         // A proxy of the user would get the requests to loopback. Caches go with the folder.
         let home = self.folder.join("home");
         command.env_clear().envs(env::var_os("PATH").map(|path| ("PATH", path)));
-        command.env("HOME", &home).env("TMPDIR", &home).env(API_KEY, super::server::KEY);
+        command.env("HOME", &home).env("TMPDIR", &home);
+        if !self.key.is_empty() {
+            command.env(API_KEY, &self.key);
+        }
         command.stdin(Stdio::null()).stdout(log).stderr(errors).kill_on_drop(true);
         let child = command.spawn();
         let child = child.with_context(|| format!("failed to start {}", self.program.display()))?;
