@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use api::{conditions, labels};
+use api::{
+    aiinference::evaluation::{ModelEvaluationStatus, Phase},
+    conditions, labels,
+};
 use fake_api::{Answer, ScriptedApi, Verb};
 use kube::Config;
 use runtime::{
@@ -83,11 +86,19 @@ impl Setup {
         self.api.always(verb.of(plural), Answer::status(code, "", message));
     }
 
-    /// Status, reason and message of a condition.
-    fn said(&self, type_: &str) -> Option<(String, String, String)> {
+    fn status(&self) -> ModelEvaluationStatus {
         let stored: ModelEvaluation =
             serde_json::from_value(self.api.stored("modelevaluations", "ab").unwrap()).unwrap();
-        let found = stored.status.unwrap().conditions.into_iter().find(|known| known.type_ == type_)?;
+        stored.status.unwrap()
+    }
+
+    fn phase(&self) -> Option<Phase> {
+        self.status().phase
+    }
+
+    /// Status, reason and message of a condition.
+    fn said(&self, type_: &str) -> Option<(String, String, String)> {
+        let found = self.status().conditions.into_iter().find(|known| known.type_ == type_)?;
         Some((found.status, found.reason, found.message))
     }
 }
@@ -120,7 +131,7 @@ fn context(api: &ScriptedApi) -> Context {
 /// Of a child.
 fn metadata(name: &str) -> Value {
     json!({
-        "name": name, "namespace": "demo", "generation": 1,
+        "name": name, "namespace": "demo", "generation": 1, "creationTimestamp": "2026-01-01T12:00:00Z",
         "ownerReferences": [{"apiVersion": "aistudio.modelscope.cn/v1alpha1", "kind": "ModelEvaluation", "name": "ab",
                              "uid": "e", "controller": true}],
     })
@@ -188,6 +199,26 @@ async fn if_run_and_check_are_denied_neither_is_said_to_be_under_way() {
     assert!(message.contains("Job demo/ab-baseline-0") && message.contains(DENIED), "{message}");
     let (_, _, message) = setup.said(conditions::UPLOADED).unwrap();
     assert!(message.contains("Job demo/ab-answers-check was not created"), "{message}");
+}
+
+/// Since when it has none is in memory, also if writes fail or are refused.
+#[tokio::test]
+async fn a_run_without_a_pod_is_timed_from_the_first_reconcile_on() {
+    let setup = Setup::ready_to_run().await;
+    setup.put_job("ab-baseline-0");
+    setup.put_job("ab-answers-check");
+    setup.answers(Verb::Delete, "jobs", 500, TIMED_OUT);
+    setup.reconciled().await.unwrap_err();
+    setup.api.clear_script();
+    setup.answers(Verb::Patch, "aiinferences", 403, DENIED);
+    let later = |seconds: i64| reconcile(&setup.ctx, Arc::clone(&setup.evaluation), at(seconds));
+    later(60).await.unwrap();
+    setup.api.clear_script();
+    assert_eq!(setup.phase(), Some(Phase::Running));
+    later(599).await.unwrap();
+    assert_eq!(setup.phase(), Some(Phase::Running));
+    later(600).await.unwrap();
+    assert_eq!(setup.phase(), Some(Phase::Failed));
 }
 
 #[tokio::test]

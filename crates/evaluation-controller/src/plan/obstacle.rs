@@ -1,6 +1,6 @@
 //! Why the pods of a run do not start, and from when on that counts. Pure.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use api::reasons;
 use jiff::Timestamp;
@@ -41,6 +41,9 @@ pub(super) struct Obstacle {
 /// The Job controller makes a pod within this time.
 const HAS_A_POD_WITHIN: Duration = Duration::from_secs(30);
 
+/// The pause before the next pod of a run is at most 40 s, after a pod that had up to 30 s to end.
+const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(120);
+
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
 
@@ -55,12 +58,14 @@ pub(super) fn of_job(observed: &Observed, job: &JobView, now: Timestamp) -> Star
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let (Finding { cause, requeue_after: wait }, since) = match pods.iter().find(|pod| !pod.is_over()) {
         Some(pod) => (unstarted(pod, now), pod.created().unwrap_or(created)),
-        None if pods.is_empty() => {
-            let since = observed.facts.get(&has_no_pod(job)).copied().unwrap_or(now);
-            (without_a_pod(job, created, now), since.max(created))
+        None => {
+            let since = observed.facts.get(&has_no_pod(job)).copied().unwrap_or(now).max(created);
+            let expected = match pods.is_empty() {
+                true => (HAS_A_POD_WITHIN, created),
+                false => (HAS_THE_NEXT_POD_WITHIN, since),
+            };
+            (without_a_pod(job, expected, now), since)
         }
-        // The next pod of the Job follows.
-        None => (Finding::default(), created),
     };
     Start { obstacle: cause.map(|cause| Obstacle { cause, since }), wait }
 }
@@ -73,8 +78,10 @@ fn after(time: Duration, since: Timestamp, now: Timestamp, cause: impl FnOnce() 
     }
 }
 
-fn without_a_pod(job: &JobView, created: Timestamp, now: Timestamp) -> Finding {
-    after(HAS_A_POD_WITHIN, created, now, || {
+/// `expected`: how long it may be without one, and since when that counts.
+fn without_a_pod(job: &JobView, expected: (Duration, Timestamp), now: Timestamp) -> Finding {
+    let (within, since) = expected;
+    after(within, since, now, || {
         let name = job.name();
         let message = match (job.is_suspended, job.suspended_message.as_str()) {
             (true, "") => {
@@ -90,11 +97,12 @@ fn without_a_pod(job: &JobView, created: Timestamp, now: Timestamp) -> Finding {
     })
 }
 
-/// What is true now and whose times decide something. The time since the creation of a Job would end a run of hours whose
+/// What is true now and whose times decide something: that no pod of a Job runs or is about to. The time since the creation of a Job would end a run of hours whose
 /// pod was evicted just now: the next pod follows a moment later. No object has the time since when it has no pod.
 pub(super) fn facts(observed: &Observed) -> Vec<String> {
     let active = observed.jobs.values().filter(|job| job.is_active());
-    active.filter(|job| observed.pods_of(job).is_empty()).map(|job| has_no_pod(job)).collect()
+    let has_none = |job: &&Arc<JobView>| observed.pods_of(job).iter().all(|pod| pod.is_over());
+    active.filter(has_none).map(|job| has_no_pod(job)).collect()
 }
 
 fn has_no_pod(job: &JobView) -> String {

@@ -190,13 +190,11 @@ fn has_ended(pod: &PodView) -> bool {
             .any(|main| main.state.terminated.is_some())
 }
 
-/// Whether no kubelet ends the only pods of a Job, which makes no other pod before they have ended. `Some(None)`: for so long
-/// that another Job has to.
+/// Whether no kubelet ends the last pods of a Job, which makes no other pod before they have ended. `Some(None)`: for so long
+/// that another Job has to. Pods of earlier tries stay until the Job is deleted.
 pub(super) fn lost(pods: &[&PodView], now: Timestamp) -> Option<Option<Duration>> {
-    let since = pods.iter().map(|pod| {
-        let deleted = pod.metadata.deletion_timestamp.as_ref().filter(|_| !has_ended(pod))?;
-        Some(deleted.0)
-    });
+    let open = pods.iter().filter(|pod| !has_ended(pod));
+    let since = open.map(|pod| Some(pod.metadata.deletion_timestamp.as_ref()?.0));
     let since: Option<Vec<Timestamp>> = since.collect();
     let newest = since?.into_iter().max()?;
     Some(remaining(ENDS_WITHIN, newest, now))

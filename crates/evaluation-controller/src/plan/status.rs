@@ -71,8 +71,8 @@ fn conditions_before(observed: &Observed) -> &[Condition] {
 /// One of them explains the phase.
 const SUMMARIES: [&str; 2] = [conditions::STALLED, conditions::RECONCILING];
 
-/// The conditions whose times go on. `Stalled` and `Reconciling` with another reason begin anew: their times decide how long a
-/// server is held.
+/// The conditions whose times go on. `Stalled` and `Reconciling` with another reason begin anew: the time of `Stalled` decides
+/// how long a server is held for a refused run.
 fn going_on(observed: &Observed, reason: &str) -> Vec<Condition> {
     let before = conditions_before(observed).iter();
     before

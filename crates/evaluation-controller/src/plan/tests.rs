@@ -30,7 +30,6 @@ fn denied(seen: &Observed, seconds: i64) -> Plan {
     refused::refused(&denied, &plan(seen, &settings(), now), seen, &settings(), now)
 }
 
-/// The next state of the same evaluation.
 /// With the claim that the controller has made.
 fn with_own_claim(mut seen: Observed) -> Observed {
     let owner = json!({"name": "ab-evaluation", "ownerReferences": [{"apiVersion": "aistudio.modelscope.cn/v1alpha1",
@@ -48,6 +47,7 @@ fn noted(mut seen: Observed, plan: &Plan, seconds: i64) -> Observed {
     with_status(seen, plan)
 }
 
+/// The next state of the same evaluation.
 fn with_status(mut seen: Observed, plan: &Plan) -> Observed {
     let mut next: ModelEvaluation = (*seen.evaluation).clone();
     next.status = Some(plan.status.clone());

@@ -61,6 +61,22 @@ fn a_run_without_a_pod_gives_its_gpus_back() {
     assert_eq!(names(&next).1, ["job ab-baseline-0", "server ab-baseline"]);
 }
 
+/// Its pod has failed and is kept, and a quota or a queue holds the next one back.
+#[test]
+fn a_run_whose_next_pod_does_not_come_gives_its_gpus_back() {
+    let mut seen = running();
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    Arc::make_mut(&mut seen.pods[0]).phase = "Failed".to_owned();
+    let pause = plan(&seen, &settings(), at(3_600));
+    assert_eq!(said(&pause, conditions::EVALUATED), is("False", reasons::EVALUATING));
+    assert_eq!(pause.requeue_after, Some(Duration::from_secs(120)));
+    seen = noted(seen, &pause, 3_600);
+    let waits = plan(&seen, &settings(), at(3_720));
+    assert!(waits.status.message.as_deref().unwrap().contains("Job ab-baseline-0 has no pod"));
+    assert_eq!(plan(&seen, &settings(), at(4_199)).status.phase, Some(Phase::Running));
+    assert_eq!(plan(&seen, &settings(), at(4_200)).status.phase, Some(Phase::Failed));
+}
+
 /// The words of a refusal fill the message of the status, which then names no Job.
 #[test]
 fn a_run_without_a_pod_gives_its_gpus_back_also_while_the_other_run_is_refused() {
@@ -134,6 +150,13 @@ fn a_run_on_a_lost_node_is_asked_again() {
     let waits = plan(&seen, &settings(), at(299));
     assert_eq!((names(&waits).1.len(), waits.requeue_after), (0, Some(Duration::from_secs(1))));
     assert_eq!(names(&plan(&seen, &settings(), at(300))).1, ["job ab-baseline-0"]);
+    // A pod of an earlier try is kept.
+    let mut retried = seen.clone();
+    let mut failed = (*retried.pods[0]).clone();
+    (failed.metadata.deletion_timestamp, failed.phase) = (None, "Failed".to_owned());
+    failed.metadata.uid = Some("of the first try".to_owned());
+    retried.pods.push(Arc::new(failed));
+    assert_eq!(names(&plan(&retried, &settings(), at(300))).1, ["job ab-baseline-0"]);
     // Its pod does not hold up the next Job.
     seen.jobs.clear();
     assert_eq!(names(&plan(&seen, &settings(), at(300))).0.last().unwrap(), "job ab-baseline-0");

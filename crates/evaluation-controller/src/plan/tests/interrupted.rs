@@ -108,6 +108,9 @@ impl World {
         if let Event::Pass(seconds) = event {
             return self.pass(*seconds);
         }
+        if let Event::ServerIsReady(side) = event {
+            self.run_may_begin(*side);
+        }
         self.happens(event);
         if matches!(event, Event::Refuse(..) | Event::RefuseDeletion(..) | Event::NoPod(..)) {
             self.changes();

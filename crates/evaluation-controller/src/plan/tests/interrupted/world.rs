@@ -186,6 +186,13 @@ impl World {
         self.idle.clear();
     }
 
+    /// A run that begins may have the room for which the other one waits, so the time of the other one counts from here.
+    pub(super) fn run_may_begin(&mut self, side: Side) {
+        if self.servers.get(side.as_str()).is_some_and(|server| !server.is_ready) {
+            self.idle.retain(|known, _| *known == side);
+        }
+    }
+
     fn is_not_held_in_vain(&mut self) {
         let goes_on = Side::ALL.into_iter().any(|side| self.works(side));
         let most = settings().server_fault + settings().refusal_retry;
