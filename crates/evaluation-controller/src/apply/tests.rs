@@ -131,7 +131,7 @@ fn context(api: &ScriptedApi) -> Context {
 /// Of a child.
 fn metadata(name: &str) -> Value {
     json!({
-        "name": name, "namespace": "demo", "generation": 1, "creationTimestamp": "2026-01-01T12:00:00Z",
+        "name": name, "namespace": "demo", "generation": 1, "creationTimestamp": "2026-01-01T11:59:55Z",
         "ownerReferences": [{"apiVersion": "aistudio.modelscope.cn/v1alpha1", "kind": "ModelEvaluation", "name": "ab",
                              "uid": "e", "controller": true}],
     })
@@ -210,11 +210,12 @@ async fn a_run_without_a_pod_is_timed_from_the_first_reconcile_on() {
     setup.answers(Verb::Delete, "jobs", 500, TIMED_OUT);
     setup.reconciled().await.unwrap_err();
     setup.api.clear_script();
-    setup.answers(Verb::Patch, "aiinferences", 403, DENIED);
+    setup.answers(Verb::Delete, "jobs", 403, DENIED);
     let later = |seconds: i64| reconcile(&setup.ctx, Arc::clone(&setup.evaluation), at(seconds));
     later(60).await.unwrap();
-    setup.api.clear_script();
+    assert!(setup.said(conditions::STALLED).unwrap().2.contains(DENIED));
     assert_eq!(setup.phase(), Some(Phase::Running));
+    setup.api.clear_script();
     later(599).await.unwrap();
     assert_eq!(setup.phase(), Some(Phase::Running));
     later(600).await.unwrap();

@@ -1,6 +1,6 @@
 //! Why the pods of a run do not start, and from when on that counts. Pure.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use api::reasons;
 use jiff::Timestamp;
@@ -41,8 +41,8 @@ pub(super) struct Obstacle {
 /// The Job controller makes a pod within this time.
 const HAS_A_POD_WITHIN: Duration = Duration::from_secs(30);
 
-/// The pause before the next pod of a run is at most 40 s, after a pod that had up to 30 s to end.
-const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(120);
+/// The Job controller waits for up to ten minutes before the next pod, the longer the more pods have failed or were evicted.
+const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(660);
 
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
@@ -58,14 +58,18 @@ pub(super) fn of_job(observed: &Observed, job: &JobView, now: Timestamp) -> Star
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let (Finding { cause, requeue_after: wait }, since) = match pods.iter().find(|pod| !pod.is_over()) {
         Some(pod) => (unstarted(pod, now), pod.created().unwrap_or(created)),
-        None => {
+        None if is_without(&pods) => {
             let since = observed.facts.get(&has_no_pod(job)).copied().unwrap_or(now).max(created);
-            let expected = match pods.is_empty() {
+            let is_first = pods.is_empty() && remaining(HAS_A_POD_WITHIN, created, since).is_some();
+            // A queue makes no pause.
+            let expected = match is_first || job.is_suspended {
                 true => (HAS_A_POD_WITHIN, created),
                 false => (HAS_THE_NEXT_POD_WITHIN, since),
             };
             (without_a_pod(job, expected, now), since)
         }
+        // A pod is about to end, or its node is lost.
+        None => (Finding::default(), created),
     };
     Start { obstacle: cause.map(|cause| Obstacle { cause, since }), wait }
 }
@@ -97,12 +101,16 @@ fn without_a_pod(job: &JobView, expected: (Duration, Timestamp), now: Timestamp)
     })
 }
 
-/// What is true now and whose times decide something: that no pod of a Job runs or is about to. The time since the creation of a Job would end a run of hours whose
-/// pod was evicted just now: the next pod follows a moment later. No object has the time since when it has no pod.
+/// What is true now and whose times decide something: that a Job has no pod. The time since its creation would end a run of
+/// hours whose pod was evicted just now, and no object has the time since when it has none.
 pub(super) fn facts(observed: &Observed) -> Vec<String> {
     let active = observed.jobs.values().filter(|job| job.is_active());
-    let has_none = |job: &&Arc<JobView>| observed.pods_of(job).iter().all(|pod| pod.is_over());
-    active.filter(has_none).map(|job| has_no_pod(job)).collect()
+    active.filter(|job| is_without(&observed.pods_of(job))).map(|job| has_no_pod(job)).collect()
+}
+
+/// Whether all pods of a Job have ended.
+fn is_without(pods: &[&PodView]) -> bool {
+    pods.iter().all(|pod| pod.is_over() && progress::has_ended(pod))
 }
 
 fn has_no_pod(job: &JobView) -> String {

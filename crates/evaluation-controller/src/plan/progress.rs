@@ -182,7 +182,7 @@ pub(super) fn earlier_runner(scene: &Scene<'_>, work: Work) -> Option<(Cause, Du
     scene.observed.pods.iter().filter_map(|pod| ends_within(pod)).max_by_key(|(_, wait)| *wait)
 }
 
-fn has_ended(pod: &PodView) -> bool {
+pub(super) fn has_ended(pod: &PodView) -> bool {
     ["Failed", "Succeeded"].contains(&pod.phase.as_str())
         || [RUNNER, UPLOADER]
             .into_iter()

@@ -69,12 +69,17 @@ fn a_run_whose_next_pod_does_not_come_gives_its_gpus_back() {
     Arc::make_mut(&mut seen.pods[0]).phase = "Failed".to_owned();
     let pause = plan(&seen, &settings(), at(3_600));
     assert_eq!(said(&pause, conditions::EVALUATED), is("False", reasons::EVALUATING));
-    assert_eq!(pause.requeue_after, Some(Duration::from_secs(120)));
+    assert_eq!(pause.requeue_after, Some(Duration::from_secs(660)));
     seen = noted(seen, &pause, 3_600);
-    let waits = plan(&seen, &settings(), at(3_720));
-    assert!(waits.status.message.as_deref().unwrap().contains("Job ab-baseline-0 has no pod"));
-    assert_eq!(plan(&seen, &settings(), at(4_199)).status.phase, Some(Phase::Running));
-    assert_eq!(plan(&seen, &settings(), at(4_200)).status.phase, Some(Phase::Failed));
+    let waits = plan(&seen, &settings(), at(4_259));
+    assert_eq!(Some(&waits.status), seen.evaluation.status.as_ref());
+    let ended = plan(&seen, &settings(), at(4_260));
+    assert_eq!(ended.status.phase, Some(Phase::Failed));
+    assert!(ended.status.message.as_deref().unwrap().contains("Job ab-baseline-0 has no pod"));
+    // A queue has taken its room.
+    change_job(&mut seen, |job| job.is_suspended = true);
+    let queued = plan(&seen, &settings(), at(3_630)).status.message.unwrap();
+    assert!(queued.contains("Job ab-baseline-0 is suspended"), "{queued}");
 }
 
 /// The words of a refusal fill the message of the status, which then names no Job.
@@ -108,7 +113,8 @@ fn a_run_of_hours_whose_pod_was_evicted_goes_on() {
         assert_eq!(waits.status.phase, Some(Phase::Running));
         seen = noted(seen, &waits, seconds);
     }
-    assert_eq!(plan(&seen, &settings(), at(9_600)).status.phase, Some(Phase::Failed));
+    assert_eq!(plan(&seen, &settings(), at(9_659)).status.phase, Some(Phase::Running));
+    assert_eq!(plan(&seen, &settings(), at(9_660)).status.phase, Some(Phase::Failed));
 }
 
 /// Nothing is held in vain.
@@ -119,6 +125,8 @@ fn a_run_without_a_pod_waits_where_the_server_is_of_the_user() {
     add_job(&mut seen, "ab-baseline-0", None);
     seen.pods.clear();
     change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    let first = plan(&seen, &settings(), at(0));
+    seen = noted(seen, &first, 0);
     let later = plan(&seen, &settings(), at(9_999));
     assert_eq!(
         (later.status.phase, said(&later, conditions::EVALUATED)),

@@ -188,7 +188,8 @@ impl World {
 
     /// A run that begins may have the room for which the other one waits, so the time of the other one counts from here.
     pub(super) fn run_may_begin(&mut self, side: Side) {
-        if self.servers.get(side.as_str()).is_some_and(|server| !server.is_ready) {
+        let becomes_ready = self.servers.get(side.as_str()).is_some_and(|server| !server.is_ready);
+        if becomes_ready && !self.refused.contains(&side) {
             self.idle.retain(|known, _| *known == side);
         }
     }
