@@ -21,7 +21,7 @@ pub(super) const CONNECTIONS: usize = 16;
 const PLACING: usize = 2;
 
 /// Limit in KiB for bytes of all files that have arrived and are not yet written.
-pub(super) const WAITING_KIB: u32 = 4 << 10;
+pub(super) const WAITING_KIB: u32 = 2 << 10;
 
 #[derive(Debug)]
 pub(super) struct Transfer {
