@@ -1,6 +1,7 @@
 //! The null downloader of `cargo xtask bench transfer`: the ranged GETs of a pull, by the same client and as many at
 //! once, with bodies that are counted and thrown away. What it takes is what the store, the line and
-//! this client take. Of a hub it writes the bytes to a file, and checks nothing.
+//! this client take. Of a hub it writes the bytes to a file and compares nothing; with `hash` it computes the SHA-256 of
+//! each range, which is the work of a checked file, on all processors and while the bytes are in their cache.
 #![expect(clippy::print_stdout, reason = "the count is what the bench reads")]
 
 use std::{error::Error, fs::File, ops::Range, os::unix::fs::FileExt as _, sync::Arc};
@@ -11,6 +12,7 @@ use object_store::{
     aws::{AmazonS3, AmazonS3Builder},
     path::Path,
 };
+use sha2::{Digest as _, Sha256};
 
 /// As in a pull.
 const CONNECTIONS: usize = 16;
@@ -18,16 +20,17 @@ const PART: u64 = 16 << 20;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-/// `discard BUCKET PREFIX`, with the environment of a pull; or `discard URL BYTES FILE`.
+/// `discard BUCKET PREFIX`, with the environment of a pull; or `discard URL BYTES FILE [hash]`.
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut arguments = std::env::args().skip(1);
     let (Some(bucket), Some(prefix)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: discard BUCKET PREFIX, or discard URL BYTES FILE".into());
+        return Err("usage: discard BUCKET PREFIX, or discard URL BYTES FILE [hash]".into());
     };
     if let Some(file) = arguments.next() {
-        println!("{}", written(&bucket, prefix.parse()?, Arc::new(File::create(file)?)).await?);
+        let hashes = arguments.next().is_some_and(|word| word == "hash");
+        println!("{}", written(&bucket, prefix.parse()?, Arc::new(File::create(file)?), hashes).await?);
         return Ok(());
     }
     let client = ClientOptions::new().with_allow_http(true).with_http1_only().with_timeout_disabled();
@@ -46,7 +49,7 @@ async fn main() -> Result<(), Failed> {
 }
 
 /// The ranges of one address, each at its place of the file. Redirects are followed for each.
-async fn written(address: &str, size: u64, file: Arc<File>) -> Result<u64, Failed> {
+async fn written(address: &str, size: u64, file: Arc<File>, hashes: bool) -> Result<u64, Failed> {
     let client = reqwest::Client::builder().http1_only().build()?;
     let ranges = (0..size).step_by(PART as usize).map(|from| from..(from + PART).min(size));
     let fetched = ranges.map(|range| {
@@ -55,10 +58,15 @@ async fn written(address: &str, size: u64, file: Arc<File>) -> Result<u64, Faile
         tokio::spawn(async move {
             let mut body = request.send().await?.error_for_status()?;
             let mut at = range.start;
+            let mut hash = Sha256::new();
             while let Some(chunk) = body.chunk().await? {
+                if hashes {
+                    hash.update(&chunk);
+                }
                 file.write_all_at(&chunk, at)?;
                 at += chunk.len() as u64;
             }
+            std::hint::black_box(hash.finalize());
             Ok::<_, Failed>(at - range.start)
         })
     });
