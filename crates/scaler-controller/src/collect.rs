@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use api::aiscaler::{AIScaler, AIScalerSpec, MetricType, Source};
 use futures::future::{OptionFuture, join, join_all};
 use jiff::Timestamp;
+use prometheus_api::{answer::Moment, args::Source as ServerSource};
 use runtime::{
     key::Key,
     polling::{Polled, Polling},
@@ -17,22 +18,18 @@ use crate::{
     plan::is_left_alone,
     samples::Question,
     sources::{
-        self, Fault, Sample,
+        Fault,
         agents::GpuReading,
         answer::{self, Answer},
-        prometheus::{Connections, ServerUrl, Token},
-        promql::Query,
     },
     target::other_kinds::{self, ScaleRead},
     validate::{MetricSource, PrometheusQuery, ValidScaler, validate},
 };
 use arrivals::with_arrivals;
-use credentials::Made;
 use scrape::{pages, read_page};
 
 pub(crate) mod agents;
 pub(crate) mod arrivals;
-pub(crate) mod credentials;
 pub(crate) mod rates;
 mod scrape;
 
@@ -217,7 +214,18 @@ async fn of_server(ctx: &Context, valid: &ValidScaler, index: usize, now: Timest
         // See `read_page`, and `read_agents`.
         MetricSource::Pods { .. } | MetricSource::Agents(_) => return None,
     };
-    let asked = async |text| ask(ctx, valid, query, text, now).await;
+    let PrometheusQuery { url, secret, ca_secret, .. } = query;
+    let source = ServerSource {
+        namespace: valid.scaler.metadata.namespace.as_deref().unwrap_or_default(),
+        url: url.as_deref(),
+        secret: secret.as_deref(),
+        ca_secret: ca_secret.as_deref(),
+    };
+    let asked = async |text| {
+        let moment = Moment { now, wall: ctx.clock.wall() };
+        let number = ctx.configuration.prometheus.number(source, text, moment).await;
+        number.map_err(Fault::from)
+    };
     let completions = query.completions.as_ref().filter(|_| valid.follows_arrivals(index));
     let completions = OptionFuture::from(completions.map(asked));
     let (total, completions) = join(asked(&query.query), completions).await;
@@ -226,97 +234,4 @@ async fn of_server(ctx: &Context, valid: &ValidScaler, index: usize, now: Timest
         Some(completions) => with_arrivals(ctx, valid, index, query, answer, completions, now),
         None => answer,
     })
-}
-
-/// Asks once, and once more if the server refuses what Secrets gave, and these have changed since they were read.
-async fn ask(
-    ctx: &Context,
-    valid: &ValidScaler,
-    query: &PrometheusQuery,
-    text: &Query,
-    now: Timestamp,
-) -> Result<Sample, Fault> {
-    let prometheus = &ctx.configuration.prometheus;
-    let namespace = valid.scaler.metadata.namespace.as_deref().unwrap_or_default();
-    let url = match (&query.url, &prometheus.default) {
-        (Some(url), _) => prometheus.allowed.permit(url)?,
-        (None, Some(url)) => url.clone(),
-        (None, None) => {
-            return Err(Fault::NoServer);
-        }
-    };
-    if query.secret.is_some() && !url.is_confidential() && !prometheus.tokens_over_http {
-        return Err(Fault::TokenOverHttp { url: url.to_string() });
-    }
-    // Only after the server was found to be allowed, and only of this namespace.
-    let secret = |name: &Option<String>| name.as_ref().map(|name| Key::new(namespace, name));
-    let (token, authorities) = (secret(&query.secret), secret(&query.ca_secret));
-    let first = rights(ctx, token.as_ref(), authorities.as_ref(), now).await?;
-    let asked = ask_once(ctx, &url, text, &first, now).await;
-    match &asked {
-        Err(Fault::Unauthorized { .. }) => ctx.credentials.refused(token.as_ref(), None),
-        Err(Fault::Untrusted { .. }) => ctx.credentials.refused(None, authorities.as_ref()),
-        Ok(_) | Err(_) => return asked,
-    }
-    let second = rights(ctx, token.as_ref(), authorities.as_ref(), now).await?;
-    if second.versions() == first.versions() {
-        return asked;
-    }
-    ask_once(ctx, &url, text, &second, now).await
-}
-
-/// What the Secrets of a query gave.
-struct Rights {
-    token: Option<Made<Token>>,
-    connections: Option<Made<Connections>>,
-}
-
-impl Rights {
-    fn versions(&self) -> [Option<&str>; 2] {
-        let Self { token, connections } = self;
-        [
-            token.as_ref().map(|made| made.version.as_str()),
-            connections.as_ref().map(|made| made.version.as_str()),
-        ]
-    }
-}
-
-async fn rights(
-    ctx: &Context,
-    token: Option<&Key>,
-    authorities: Option<&Key>,
-    now: Timestamp,
-) -> Result<Rights, Fault> {
-    Ok(Rights {
-        token: match token {
-            Some(secret) => Some(ctx.credentials.token(secret, now).await?),
-            None => None,
-        },
-        connections: match authorities {
-            Some(secret) => Some(ctx.credentials.connections(secret, now).await?),
-            None => None,
-        },
-    })
-}
-
-async fn ask_once(
-    ctx: &Context,
-    url: &ServerUrl,
-    text: &Query,
-    rights: &Rights,
-    now: Timestamp,
-) -> Result<Sample, Fault> {
-    let prometheus = &ctx.configuration.prometheus;
-    let server = sources::prometheus::Server {
-        url: url.clone(),
-        token: rights.token.as_ref().map(|made| made.value.clone()),
-        tenant: prometheus.tenant.clone(),
-    };
-    let connections = match &rights.connections {
-        Some(made) => &made.value,
-        None => prometheus.connections.as_ref().map_err(Fault::clone)?,
-    };
-    let limits = sources::prometheus::Limits::default();
-    let asked = sources::prometheus::Moment { now, wall: ctx.clock.wall() };
-    sources::prometheus::poll_once(connections, &server, text, limits, asked).await
 }

@@ -49,7 +49,6 @@
 //! Files of `samples` and `collect`:
 //!
 //! - `samples/trend.rs`: finds counters that were meant as gauges.
-//! - `collect/credentials.rs`: tokens and authorities from Secrets.
 //! - `collect/scrape.rs`: one scrape of a page of the pods of a target, and what follows from it.
 //! - `collect/rates.rs`: shares scrapes between objects that read the same metric of the same target.
 //! - `collect/arrivals.rs`: what arrives at targets whose queues a server knows.
@@ -57,11 +56,6 @@
 //!
 //! Files of `sources`:
 //!
-//! - `prometheus.rs`: sends one query to a Prometheus-compatible server.
-//! - `prometheus/url.rs`: which servers users may name.
-//! - `prometheus/answer.rs`: judges the answer of a server.
-//! - `prometheus/secret.rs`: a token and authorities of a Secret.
-//! - `promql.rs`: restricts a query to its namespace, or refuses it; its parser is in `promql`.
 //! - `pods.rs`: scrapes one pod.
 //! - `pods/scrapes.rs`: turns successive scrapes into rates and percentiles.
 //! - `pods/kept.rs`: bounds the bytes of scrapes, in all and for each namespace.
@@ -98,7 +92,6 @@ use crate::{
     collect::{
         agents::{self, Agents},
         arrivals::Arrivals,
-        credentials::Credentials,
         rates::Rates,
     },
     configuration::{Configuration, ScalerArgs},
@@ -166,7 +159,6 @@ pub(crate) struct Context {
     pub(crate) rates: Rates,
     pub(crate) arrivals: Arrivals,
     pub(crate) bodies: Bodies,
-    pub(crate) credentials: Credentials,
     /// Of targets whose kinds are not watched.
     pub(crate) resources: Resources,
     pub(crate) agents: Agents,
@@ -222,11 +214,10 @@ impl Context {
             rates: Rates::default(),
             arrivals: Arrivals::default(),
             bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),
-            credentials: Credentials::new(process.secrets()),
             resources: Resources::default(),
             agents: Agents::new(process, &args.agents),
             counts: Counts::default(),
-            configuration: Configuration::new(args),
+            configuration: Configuration::new(args, process.secrets()),
             clock: process.clock(),
             writer: process.writer(&scalers),
             scales: process.scales(),

@@ -12,6 +12,10 @@ use fake_api::{Answer, ScriptedApi, Verb};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Config, api::ApiResource};
+use prometheus_api::{
+    args::PrometheusArgs,
+    url::{AllowedUrls, ServerUrl},
+};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use runtime::{
     client::{Deadlines, WriteGuard, build},
@@ -43,14 +47,9 @@ use super::{
 };
 use crate::{
     collect::agents::Agents,
-    collect::credentials::Credentials,
     configuration::{Configuration, ScalerArgs},
     observe::{Target, observe},
-    sources::{
-        answer::Answer as Sampled,
-        pods::Bodies,
-        prometheus::{AllowedUrls, ServerUrl},
-    },
+    sources::{answer::Answer as Sampled, pods::Bodies},
     target::contender::{HpaView, ScaledObjectView},
     target::other_kinds::Resources,
     target::pod::PodView,
@@ -175,14 +174,15 @@ fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
         rates: Default::default(),
         arrivals: Default::default(),
         bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),
-        credentials: Credentials::new(Secrets::new(client.clone())),
         resources: Resources::default(),
         agents: Agents::of(None, None, String::new()),
         counts: Default::default(),
-        configuration: Configuration::new(ScalerArgs {
-            allowed_prometheus_urls: allowed.iter().map(url).collect(),
-            ..Args::parse_from([NAME]).scaler
-        }),
+        configuration: {
+            let scaler = Args::parse_from([NAME]).scaler;
+            let allowed_prometheus_urls = allowed.iter().map(url).collect();
+            let prometheus = PrometheusArgs { allowed_prometheus_urls, ..scaler.prometheus };
+            Configuration::new(ScalerArgs { prometheus, ..scaler }, Secrets::new(client.clone()))
+        },
         clock: Clock::default(),
         writer: Writer::new(client.clone(), NAME, "test/applied", &scalers),
         scales: Scales::new(client.clone(), NAME),
@@ -251,8 +251,11 @@ async fn a_token_is_got_by_its_name_kept_for_a_minute_and_shown_nowhere() {
         assert!(is_twelve(&ctx, &scaler), "{:?}", sampled(&ctx, &scaler));
         assert_eq!(api.verbs(), vec!["Get secrets"; reads], "after {seconds} s");
     }
-    let shown =
-        format!("{:?} {:?}", ctx.samples, ctx.credentials.token(&Key::new("demo", "prom"), now()).await);
+    let shown = format!(
+        "{:?} {:?}",
+        ctx.samples,
+        ctx.configuration.prometheus.credentials.token(&Key::new("demo", "prom"), now()).await
+    );
     assert!(!shown.contains("s3cret") && !shown.contains(OLD), "{shown}");
 }
 
@@ -326,7 +329,7 @@ async fn a_secret_that_is_not_there_is_named_with_its_key_and_nothing_is_asked()
     secret(&api, "other", "token", OLD);
     assert_eq!(
         read().await,
-        "Secret demo/prom does not exist: create it with the key token, or correct source.prometheus"
+        "Secret demo/prom does not exist: create it with the key token, or correct its name in prometheus"
     );
     secret(&api, "demo", "tokens", OLD);
     assert_eq!(read().await, "Secret demo/prom has no key token: add it");
@@ -388,15 +391,17 @@ async fn connections_of_a_secret_are_made_anew_only_when_it_changes() {
     };
     put();
     let secret = Key::new("demo", "ca");
-    let version = async |seconds| ctx.credentials.connections(&secret, later(seconds)).await.unwrap().version;
+    let version = async |seconds| {
+        ctx.configuration.prometheus.credentials.connections(&secret, later(seconds)).await.unwrap().version
+    };
     let first = version(0).await;
     assert_eq!(version(100).await, first, "read again, and not changed");
     put();
     assert_eq!(version(101).await, first, "kept for a minute");
-    ctx.credentials.refused(None, Some(&secret));
+    ctx.configuration.prometheus.credentials.refused(None, Some(&secret));
     assert_ne!(version(102).await, first, "no server has a certificate of the old ones");
     assert_eq!(api.verbs(), ["Get secrets"; 3]);
-    let fault = ctx.credentials.token(&secret, now()).await.unwrap_err();
+    let fault = ctx.configuration.prometheus.credentials.token(&secret, now()).await.unwrap_err();
     assert_eq!(fault.to_string(), "Secret demo/ca has no key token: add it");
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use api::aiscaler::{AIScaler, Algorithm, MetricType, Mode, Source};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use prometheus_api::promql::{self, Query};
 use scaling::{
     behavior::InvalidBehavior,
     policy::{Arrivals, Bounds, Extras, Fallback, InvalidPolicy, Kind, Metric, Policy},
@@ -18,7 +19,6 @@ use crate::{
         Fault,
         agents::GpuReading,
         engines::{Load, Meaning, Wanted},
-        promql::{self, Query},
     },
     target::Reference,
 };
@@ -149,7 +149,7 @@ pub(crate) struct Allowed {
     pub(crate) scope: promql::Scope,
 }
 
-/// A server's clock may be two minutes behind (`sources::prometheus::Limits`), and the sample is used until the next one.
+/// A server's clock may be two minutes behind (`prometheus_api::client::Limits`), and the sample is used until the next one.
 const SERVER_AGE: Duration = Duration::from_mins(3);
 
 pub(crate) fn validate(scaler: &Arc<AIScaler>, allowed: &Allowed) -> Result<ValidScaler, Invalid> {
@@ -228,7 +228,7 @@ fn metric_source(
         let parse = |name: &str, text: &str| {
             Query::parse(text, target, allowed.scope).map_err(|refusal| Invalid::Source {
                 field: format!("{field}.prometheus.{name}"),
-                fault: Fault::InvalidQuery(refusal),
+                fault: Fault::Server(prometheus_api::Fault::InvalidQuery(refusal)),
             })
         };
         let completions = prometheus.completions_query.as_deref();

@@ -12,6 +12,8 @@ use jiff::Timestamp;
 use scaling::flow::PodCounts;
 use tokio::time::timeout;
 
+use prometheus_api::Fault as ServerFault;
+
 use super::{
     PODS_AT_ONCE, PODS_DEADLINE, WINDOW, arrivals_period,
     rates::{Asked, SharedReading, read_shared},
@@ -161,7 +163,7 @@ async fn scrape_pods(
         let late: Vec<_> = ready.iter().filter(is_late).map(Arc::clone).collect();
         scraped.extend(late.into_iter().map(|pod| {
             let server = format!("pod {}", pod.full_name());
-            PodPage { pod, read: Err(Fault::Slow { server, limit: PODS_DEADLINE }) }
+            PodPage { pod, read: Err(ServerFault::Slow { server, limit: PODS_DEADLINE }.into()) }
         }));
     }
     drop(scrapes);

@@ -20,6 +20,8 @@ use scaling::{
     reading::{Fault, Milli, PodSample, Reading},
 };
 
+use prometheus_api::promql::Scope;
+
 use super::{Doubt, Plan, plan, refused, rejected};
 use crate::{
     history::{
@@ -28,7 +30,7 @@ use crate::{
         stored,
     },
     observe::{Found, Observed, Target},
-    sources::{answer::Answer, promql::Scope},
+    sources::answer::Answer,
     target::{Reference, WatchedKind, contender::Contender, pod::PodView},
     validate::{Allowed, validate},
 };

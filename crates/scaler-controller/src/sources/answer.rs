@@ -1,6 +1,7 @@
 //! From what a source read, or its fault, to what the arithmetic and the condition need. Pure.
 
 use jiff::Timestamp;
+use prometheus_api::Fault as ServerFault;
 use scaling::{
     flow::Flow,
     reading::{Fault as Cause, Milli, PodSample as PodValue, Reading},
@@ -109,49 +110,54 @@ pub(crate) fn of_pods(read: Vec<(String, Result<Sample, Fault>)>) -> Answer {
 }
 
 fn pod_sample(uid: String, Sample { value, at, caution: _ }: &Sample) -> Result<PodValue, Fault> {
-    let value = Milli::parse(*value).map_err(|_| Fault::NotANumber { origin: "a pod".to_owned() })?;
+    let value = Milli::parse(*value).map_err(|_| ServerFault::NotANumber { origin: "a pod".to_owned() })?;
     Ok(PodValue { uid, value, at: *at })
 }
 
 fn cause(fault: &Fault) -> Cause {
     match fault {
-        Fault::Empty { .. }
-        | Fault::NoSuchMetric { .. }
-        | Fault::NoRequests { .. }
-        | Fault::FirstScrape { .. } => Cause::Empty,
-        Fault::NotANumber { .. } => Cause::NotANumber,
-        Fault::Infinite { .. } => Cause::Infinite,
-        Fault::Stale { .. } => Cause::Stale,
-        Fault::Slow { .. } => Cause::Slow,
-        Fault::Unreachable { .. }
-        | Fault::Untrusted { .. }
-        | Fault::InvalidAddress { .. }
-        | Fault::SecretUnreadable { .. } => Cause::Unreachable,
-        Fault::Rejected { .. }
-        | Fault::Unauthorized { .. }
-        | Fault::Failed { .. }
-        | Fault::Redirected { .. }
-        | Fault::InvalidUrl { .. }
-        | Fault::NoServer
-        | Fault::UrlNotAllowed { .. }
-        | Fault::TokenOverHttp { .. }
-        | Fault::InvalidQuery(_)
-        | Fault::InvalidSecret { .. }
-        | Fault::NoSecret { .. }
-        | Fault::NoKey { .. }
-        | Fault::SecretForbidden { .. }
-        | Fault::NotServed { .. } => Cause::Refused,
-        Fault::TooManySeries { .. }
-        | Fault::WrongResult { .. }
-        | Fault::TooLarge { .. }
-        | Fault::HeadTooLarge { .. }
-        | Fault::WrongContent { .. }
-        | Fault::WrongKind { .. }
+        Fault::Server(fault) => cause_of_server(fault),
+        Fault::NoSuchMetric { .. } | Fault::NoRequests { .. } | Fault::FirstScrape { .. } => Cause::Empty,
+        Fault::InvalidAddress { .. } => Cause::Unreachable,
+        Fault::NotServed { .. } => Cause::Refused,
+        Fault::WrongKind { .. }
         | Fault::UnknownEngine { .. }
         | Fault::TooManyMetrics { .. }
         | Fault::TooManyLabelSets { .. }
         | Fault::TooManyPods { .. }
         | Fault::TooMuchKept { .. } => Cause::Malformed,
+    }
+}
+
+fn cause_of_server(fault: &ServerFault) -> Cause {
+    match fault {
+        ServerFault::Empty { .. } => Cause::Empty,
+        ServerFault::NotANumber { .. } => Cause::NotANumber,
+        ServerFault::Infinite { .. } => Cause::Infinite,
+        ServerFault::Stale { .. } => Cause::Stale,
+        ServerFault::Slow { .. } => Cause::Slow,
+        ServerFault::Unreachable { .. }
+        | ServerFault::Untrusted { .. }
+        | ServerFault::SecretUnreadable { .. } => Cause::Unreachable,
+        ServerFault::Rejected { .. }
+        | ServerFault::Unauthorized { .. }
+        | ServerFault::Failed { .. }
+        | ServerFault::Redirected { .. }
+        | ServerFault::InvalidUrl { .. }
+        | ServerFault::NoServer
+        | ServerFault::UrlNotAllowed { .. }
+        | ServerFault::TokenOverHttp { .. }
+        | ServerFault::InvalidQuery(_)
+        | ServerFault::InvalidSecret { .. }
+        | ServerFault::NoSecret { .. }
+        | ServerFault::NoKey { .. }
+        | ServerFault::SecretForbidden { .. } => Cause::Refused,
+        ServerFault::TooManySeries { .. }
+        | ServerFault::Partial { .. }
+        | ServerFault::WrongResult { .. }
+        | ServerFault::TooLarge { .. }
+        | ServerFault::HeadTooLarge { .. }
+        | ServerFault::WrongContent { .. } => Cause::Malformed,
     }
 }
 
@@ -234,7 +240,9 @@ mod tests {
 
     #[test]
     fn a_pod_without_a_value_is_missing_and_the_message_counts_such_pods() {
-        let slow = || Fault::Slow { server: "pod demo/b".into(), limit: Duration::from_secs(1) };
+        let slow = || {
+            Fault::Server(ServerFault::Slow { server: "pod demo/b".into(), limit: Duration::from_secs(1) })
+        };
         let fine = || Ok(Sample { value: 3.0, at: at(0), caution: None });
         let answer =
             of_pods(vec![("a".into(), fine()), ("b".into(), Err(slow())), ("c".into(), Err(slow()))]);

@@ -7,7 +7,9 @@ use engine_metrics::{
 };
 use text::exposition::{Exposition, Kind};
 
-use super::{Fault, WantedKind, promql::looks_like_a_counter};
+use prometheus_api::{Fault as ServerFault, promql::looks_like_a_counter};
+
+use super::{Fault, WantedKind};
 
 pub use engine_metrics::engine::Engine;
 
@@ -263,8 +265,9 @@ fn buckets(read: &Exposition<'_>, histogram: &str, pod: &str) -> Result<Buckets,
     if series().next().is_none() {
         return Err(no_such(histogram, pod));
     }
-    Buckets::of(series())
-        .ok_or_else(|| Fault::NotANumber { origin: format!("histogram {histogram} of pod {pod}") })
+    Buckets::of(series()).ok_or_else(|| {
+        ServerFault::NotANumber { origin: format!("histogram {histogram} of pod {pod}") }.into()
+    })
 }
 
 /// `pods::Batch` adds the similar names.
@@ -279,8 +282,8 @@ fn fault(why: Unusable, name: &str, pod: &str) -> Fault {
         Unusable::TooManyLabelSets { limit } => {
             Fault::TooManyLabelSets { pod: pod.to_owned(), metric: name.to_owned(), limit }
         }
-        Unusable::NotANumber => Fault::NotANumber { origin: origin() },
-        Unusable::Infinite { is_negative } => Fault::Infinite { origin: origin(), is_negative },
+        Unusable::NotANumber => ServerFault::NotANumber { origin: origin() }.into(),
+        Unusable::Infinite { is_negative } => ServerFault::Infinite { origin: origin(), is_negative }.into(),
     }
 }
 

@@ -9,13 +9,14 @@ pub use engine_metrics::{bodies::Bodies, fetch::Limits};
 use engine_metrics::{
     body::LARGEST_HEAD,
     fetch::{self, Failure, Page, Reader, fetch},
+    foreign,
 };
+use prometheus_api::Fault as ServerFault;
 use text::exposition::{Exposition, MOST_SERIES};
 
 use super::{
     Fault, USER_AGENT,
     engines::{self, Scrape, Wanted},
-    foreign,
 };
 
 pub mod kept;
@@ -81,11 +82,11 @@ pub async fn poll_once(
         return Err(Fault::TooManyMetrics { pod: pod.name.to_owned(), limit: MOST_SERIES });
     }
     if read.is_empty() && read.unreadable > 0 {
-        return Err(Fault::WrongContent {
+        return Err(Fault::Server(ServerFault::WrongContent {
             server: format!("pod {}", pod.name),
             content: "text of another format".to_owned(),
             wanted: "metrics",
-        });
+        }));
     }
     let read_one = |wanted: &&Wanted| {
         let Scrape { value, requests } = engines::read(&read, wanted, pod.name);
@@ -99,26 +100,26 @@ async fn scrape(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<Strin
     let page = Page { address: pod.address, path: pod.path };
     let reader = Reader { user_agent: USER_AGENT, namespace: batch.namespace, bodies: batch.bodies };
     let answer = fetch(page, limits, reader).await;
-    answer.map_err(|failure| fault(failure, format!("pod {}", pod.name), limits))
+    answer.map_err(|failure| Fault::Server(fault(failure, format!("pod {}", pod.name), limits)))
 }
 
-fn fault(failure: Failure, server: String, limits: Limits) -> Fault {
+fn fault(failure: Failure, server: String, limits: Limits) -> ServerFault {
     match failure {
-        Failure::Connection(why) => Fault::Unreachable { server, why },
+        Failure::Connection(why) => ServerFault::Unreachable { server, why },
         Failure::Status(status) if status.is_redirection() => {
-            Fault::Redirected { server, to: "another address".to_owned() }
+            ServerFault::Redirected { server, to: "another address".to_owned() }
         }
         Failure::Status(status) if status.is_server_error() => {
-            Fault::Failed { server, status: status.as_u16(), why: "the pod's own failure".to_owned() }
+            ServerFault::Failed { server, status: status.as_u16(), why: "the pod's own failure".to_owned() }
         }
-        Failure::Status(status) => Fault::Rejected {
+        Failure::Status(status) => ServerFault::Rejected {
             server,
             status: status.as_u16(),
             why: "correct port and path of source.pods".to_owned(),
         },
-        Failure::HeadTooLarge => Fault::HeadTooLarge { server, limit: LARGEST_HEAD },
-        Failure::TooLarge => Fault::TooLarge { server, limit: limits.bytes },
-        Failure::Slow => Fault::Slow { server, limit: limits.deadline },
+        Failure::HeadTooLarge => ServerFault::HeadTooLarge { server, limit: LARGEST_HEAD },
+        Failure::TooLarge => ServerFault::TooLarge { server, limit: limits.bytes },
+        Failure::Slow => ServerFault::Slow { server, limit: limits.deadline },
     }
 }
 

@@ -40,7 +40,7 @@ mod tests {
     use scaling::policy::Extras;
 
     use super::*;
-    use crate::sources::promql::Scope;
+    use prometheus_api::promql::Scope;
 
     const ALLOWED: Allowed = Allowed { extras: Extras::all(), scope: Scope::Namespace };
 

@@ -1,8 +1,5 @@
-//! The sources against servers that answer as a script says: in time and late, whole and cut, with and without TLS.
+//! Scrapes of pods that answer as a script says: in time and late, whole and cut.
 
 #![cfg(test)]
 
 mod pods;
-mod prometheus;
-mod server;
-mod tls;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use prometheus_api::Fault as ServerFault;
 use scaler_controller::sources::{
     Fault,
     engines::{Load, Meaning, Requests, Scrape, Scraped, Wanted},
     pods::{Batch, Bodies, Limits, Pod, poll_once},
 };
+use scripted_server::{SOON, Script, Server, closed_port, in_time};
 use tokio::time::{sleep, timeout};
-
-use crate::server::{SOON, Script, Server, closed_port, in_time};
 
 const VLLM: &str = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} 3.0\n\
                     # TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{engine=\"0\"} 4.0\n";
@@ -85,7 +85,7 @@ async fn a_body_without_a_length_ends_with_the_connection() {
 async fn a_pod_that_is_late_is_slow() {
     for begun in ["", "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\nvllm:"] {
         let brief = Limits { deadline: SOON, ..limits() };
-        let slow = Fault::Slow { server: name(), limit: SOON };
+        let slow = Fault::Server(ServerFault::Slow { server: name(), limit: SOON });
         assert_eq!(in_time(given(Script::Stalled(begun.into()), brief)).await, Err(slow), "{begun}");
     }
 }
@@ -120,7 +120,7 @@ async fn a_body_beyond_those_that_are_read_at_once_waits_and_is_not_late() {
 #[tokio::test]
 async fn a_body_without_end_is_given_up() {
     let given = given(Script::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec()), limits()).await;
-    assert_eq!(given, Err(Fault::TooLarge { server: name(), limit: 8_192 }));
+    assert_eq!(given, Err(Fault::Server(ServerFault::TooLarge { server: name(), limit: 8_192 })));
 }
 
 /// A connection that waits for its body to be read holds its head, and any number of connections may wait.
@@ -132,31 +132,37 @@ async fn a_head_larger_than_any_that_a_server_needs_is_given_up() {
     };
     assert_eq!(given(with_head_of(8 << 10), limits()).await, Ok(queued()));
     let refused = given(with_head_of(32 << 10), limits()).await;
-    assert_eq!(refused, Err(Fault::HeadTooLarge { server: name(), limit: 16 << 10 }));
+    assert_eq!(refused, Err(Fault::Server(ServerFault::HeadTooLarge { server: name(), limit: 16 << 10 })));
 }
 
 #[tokio::test]
 async fn other_answers_are_faults_and_not_zero() {
     let redirect = "HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n";
-    assert!(matches!(given(Script::Bytes(redirect.into()), limits()).await, Err(Fault::Redirected { .. })));
+    assert!(matches!(
+        given(Script::Bytes(redirect.into()), limits()).await,
+        Err(Fault::Server(ServerFault::Redirected { .. }))
+    ));
     let missing = given(Script::answer("404 Not Found", "text/plain", ""), limits()).await.unwrap_err();
     assert!(missing.to_string().contains("correct port and path"), "{missing}");
     let failed = given(Script::answer("500 No", "text/plain", ""), limits()).await;
-    assert!(matches!(failed, Err(Fault::Failed { status: 500, .. })));
+    assert!(matches!(failed, Err(Fault::Server(ServerFault::Failed { status: 500, .. }))));
     let page = given(Script::answer("200 OK", "text/html", "<html>\n</html>\n"), limits()).await;
-    assert!(matches!(page, Err(Fault::WrongContent { .. })), "{page:?}");
+    assert!(matches!(page, Err(Fault::Server(ServerFault::WrongContent { .. }))), "{page:?}");
     let empty = given(Script::metrics(""), limits()).await;
     assert_eq!(empty, Err(Fault::UnknownEngine { pod: "demo/llm-0".into() }));
     let cut =
         given(Script::Bytes(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\nvllm:".to_vec()), limits()).await;
-    assert!(matches!(cut, Err(Fault::Unreachable { .. })), "{cut:?}");
+    assert!(matches!(cut, Err(Fault::Server(ServerFault::Unreachable { .. }))), "{cut:?}");
 }
 
 #[tokio::test]
 async fn a_pod_that_is_not_there_is_unreachable() {
     let pod = Pod { name: "demo/llm-0", address: closed_port().await, path: "/metrics" };
     let fault = poll_alone(pod, &queue_depth(), limits()).await.unwrap_err();
-    assert!(matches!(&fault, Fault::Unreachable { why, .. } if why.contains("refused")), "{fault}");
+    assert!(
+        matches!(&fault, Fault::Server(ServerFault::Unreachable { why, .. }) if why.contains("refused")),
+        "{fault}"
+    );
 }
 
 #[tokio::test]

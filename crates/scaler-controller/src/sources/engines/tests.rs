@@ -190,12 +190,18 @@ fn an_engine_that_is_known_by_its_label_is_not_guessed() {
 #[test]
 fn values_that_are_not_finite_are_faults() {
     let nan = VLLM.replace("} 5.0", "} NaN");
-    assert!(matches!(of(&nan, Load::QueueDepth), Err(Fault::NotANumber { .. })));
+    assert!(matches!(of(&nan, Load::QueueDepth), Err(Fault::Server(ServerFault::NotANumber { .. }))));
     let infinite = VLLM.replace("} 5.0", "} -Inf");
-    assert!(matches!(of(&infinite, Load::QueueDepth), Err(Fault::Infinite { is_negative: true, .. })));
+    assert!(matches!(
+        of(&infinite, Load::QueueDepth),
+        Err(Fault::Server(ServerFault::Infinite { is_negative: true, .. }))
+    ));
     for rank in ["tp_rank=\"0\"} 4.0", "tp_rank=\"1\"} 4.0"] {
         let ranks = SGLANG.replace(rank, &rank.replace("4.0", "NaN"));
-        assert!(matches!(of(&ranks, Load::QueueDepth), Err(Fault::NotANumber { .. })), "{rank}");
+        assert!(
+            matches!(of(&ranks, Load::QueueDepth), Err(Fault::Server(ServerFault::NotANumber { .. }))),
+            "{rank}"
+        );
     }
 }
 

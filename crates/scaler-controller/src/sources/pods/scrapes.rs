@@ -11,6 +11,7 @@ use std::{
 
 use engine_metrics::histogram::Buckets;
 use jiff::{SignedDuration, Timestamp};
+use prometheus_api::Fault as ServerFault;
 
 use crate::sources::{
     Fault, Sample,
@@ -233,7 +234,9 @@ fn sample(
         (Gain::Count(before), Gain::Count(now), _) => {
             let value = (now - before) / span.as_secs_f64() * SECONDS_PER_MINUTE;
             if !value.is_finite() {
-                return Err(Fault::NotANumber { origin: format!("the rate of {metric} of pod {pod}") });
+                return Err(
+                    ServerFault::NotANumber { origin: format!("the rate of {metric} of pod {pod}") }.into()
+                );
             }
             Ok(ScrapedPod { sample: Sample { value, at, caution: None }, times: None })
         }

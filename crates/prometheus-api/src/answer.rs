@@ -1,18 +1,26 @@
-//! What an answer of the HTTP API says: one number, or why there is none. Pure.
+//! What an answer of the HTTP API says: one number, or the numbers of its series, or why there is none. Pure.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::{Moment, Repeated};
-use crate::sources::{Fault, ResultKind, Sample};
+use crate::{Counters, Fault, ResultKind, Sample, secret::Repeated};
 
 /// Warnings of one answer that are repeated.
 const MOST_WARNINGS: usize = 2;
 /// VictoriaMetrics says this in a field of its own, and Prometheus, Thanos and Mimir in warnings.
 const PARTIAL: &str = "the server calls its answer partial";
+
+/// The time of a call, by two clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// The time that the sample is judged by later.
+    pub now: Timestamp,
+    /// The clock of this machine, which may be wrong. `now` may be wrong as well: it may come from the API server.
+    pub wall: Timestamp,
+}
 
 /// The value that a server gave, and when it evaluated the query by its own clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,25 +45,63 @@ impl Evaluated {
         if age > SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX) {
             return Err(Fault::Stale { server: server.to_owned(), age: age.unsigned_abs(), limit });
         }
-        if value.is_nan() {
-            return Err(Fault::NotANumber { origin: server.to_owned() });
-        }
-        if value.is_infinite() {
-            return Err(Fault::Infinite { origin: server.to_owned(), is_negative: value < 0.0 });
-        }
+        is_finite(value, server)?;
         let caution = (!warnings.is_empty()).then(|| warnings.join("; "));
         let at = now.saturating_sub(age).unwrap_or(Timestamp::MIN);
         Ok(Sample { value, at, caution })
     }
 }
 
-/// The body of an answer with status 200. `content`: its content type, for messages.
-pub(super) fn evaluated(
+/// The one number of the body of an answer with status 200. `content`: its content type, for messages.
+pub(crate) fn evaluated(
     server: &str,
     content: &str,
     body: &[u8],
     repeated: Repeated<'_>,
 ) -> Result<Evaluated, Fault> {
+    let other = || wrong_content(server.to_owned(), content, repeated);
+    let (mut series, warnings) = given(server, content, body, repeated)?;
+    let found = series.len();
+    let value = match (series.pop(), found) {
+        (None, _) => return Err(Fault::Empty { server: server.to_owned() }),
+        (Some(series), 1) => series.value(server).ok_or_else(other)??,
+        (Some(_), series) => return Err(Fault::TooManySeries { server: server.to_owned(), series }),
+    };
+    let (seconds, value) = value;
+    let at = time(seconds).ok_or_else(other)?;
+    let value = value.parse().map_err(|_| other())?;
+    Ok(Evaluated { value, at, warnings })
+}
+
+/// All series of the body of an answer with status 200. A part of them is none: the others would seem to have ended.
+pub(crate) fn counters(
+    server: &str,
+    content: &str,
+    body: &[u8],
+    repeated: Repeated<'_>,
+) -> Result<Counters, Fault> {
+    let other = || wrong_content(server.to_owned(), content, repeated);
+    let (series, warnings) = given(server, content, body, repeated)?;
+    if !warnings.is_empty() {
+        return Err(Fault::Partial { server: server.to_owned(), why: warnings.join("; ") });
+    }
+    let numbers = series.into_iter().map(|mut series| {
+        let labels = std::mem::take(&mut series.metric);
+        let (_, value) = series.value(server).ok_or_else(other)??;
+        let value: f64 = value.parse().map_err(|_| other())?;
+        is_finite(value, server)?;
+        Ok((labels, value))
+    });
+    numbers.collect()
+}
+
+/// The series of an answer, of which a scalar has one, and what the server warns of.
+fn given(
+    server: &str,
+    content: &str,
+    body: &[u8],
+    repeated: Repeated<'_>,
+) -> Result<(Vec<Series>, Vec<String>), Fault> {
     let server = || server.to_owned();
     let other = || wrong_content(server(), content, repeated);
     let wrong = |found| Fault::WrongResult { server: server(), found };
@@ -68,37 +114,35 @@ pub(super) fn evaluated(
         }
         _ => return Err(other()),
     };
-    let (seconds, value): Value = match data.result_type.as_ref() {
-        "vector" => {
-            let mut series: Vec<Series> = serde_json::from_str(data.result.get()).map_err(|_| other())?;
-            let found = series.len();
-            match (series.pop(), found) {
-                (None, _) => return Err(Fault::Empty { server: server() }),
-                (Some(Series { value: Some(value), .. }), 1) => value,
-                (Some(Series { value: None, histogram: Some(_) }), 1) => {
-                    return Err(wrong(ResultKind::NativeHistogram));
-                }
-                (Some(Series { value: None, histogram: None }), 1) => return Err(other()),
-                (Some(_), series) => return Err(Fault::TooManySeries { server: server(), series }),
-            }
+    let series = match data.result_type.as_ref() {
+        "vector" => serde_json::from_str(data.result.get()).map_err(|_| other())?,
+        "scalar" => {
+            let value = serde_json::from_str(data.result.get()).map_err(|_| other())?;
+            vec![Series { value: Some(value), ..Series::default() }]
         }
-        "scalar" => serde_json::from_str(data.result.get()).map_err(|_| other())?,
         "matrix" => return Err(wrong(ResultKind::Matrix)),
         "string" => return Err(wrong(ResultKind::Text)),
         _ => return Err(wrong(ResultKind::Unknown)),
     };
-    let at = time(seconds).ok_or_else(other)?;
-    let value = value.parse().map_err(|_| other())?;
     // Infos, of queries that are merely unusual, are not warnings.
     let partial = answer.is_partial.unwrap_or_default().then(|| PARTIAL.to_owned());
     let warnings = answer.warnings.unwrap_or_default();
     let warnings = warnings.iter().map(|warning| repeated.text(warning));
-    let warnings = partial.into_iter().chain(warnings).take(MOST_WARNINGS).collect();
-    Ok(Evaluated { value, at, warnings })
+    Ok((series, partial.into_iter().chain(warnings).take(MOST_WARNINGS).collect()))
+}
+
+fn is_finite(value: f64, server: &str) -> Result<(), Fault> {
+    if value.is_nan() {
+        return Err(Fault::NotANumber { origin: server.to_owned() });
+    }
+    if value.is_infinite() {
+        return Err(Fault::Infinite { origin: server.to_owned(), is_negative: value < 0.0 });
+    }
+    Ok(())
 }
 
 /// The reason that a server gives for a refusal or a failure.
-pub(super) fn reason(body: &[u8], repeated: Repeated<'_>) -> String {
+pub(crate) fn reason(body: &[u8], repeated: Repeated<'_>) -> String {
     let named = serde_json::from_slice::<Failure>(body).ok().map(|failure| failure.error);
     match named {
         Some(why) if !why.is_empty() => repeated.text(&why),
@@ -140,10 +184,22 @@ struct Data<'b> {
 /// Seconds since 1970 and the value as text: `[1700000000.123, "12"]`.
 type Value = (f64, String);
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 struct Series {
+    #[serde(default)]
+    metric: BTreeMap<String, String>,
     value: Option<Value>,
     histogram: Option<IgnoredAny>,
+}
+
+impl Series {
+    /// `None`: it has neither a number nor a histogram.
+    fn value(self, server: &str) -> Option<Result<Value, Fault>> {
+        let found = ResultKind::NativeHistogram;
+        let histogram =
+            || self.histogram.map(|_| Err(Fault::WrongResult { server: server.to_owned(), found }));
+        self.value.map(Ok).or_else(histogram)
+    }
 }
 
 #[derive(Deserialize)]
@@ -157,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sources::prometheus::Token;
+    use crate::secret::Token;
 
     const SERVER: &str = "http://prometheus:9090";
 
@@ -194,6 +250,32 @@ mod tests {
     fn zero_is_a_sample_and_nothing_is_none() {
         assert_eq!(sampled(&vector(r#"[{"metric":{},"value":[1700000000,"0"]}]"#)).unwrap().value, 0.0);
         assert_eq!(sampled(&vector("[]")), Err(Fault::Empty { server: SERVER.into() }));
+    }
+
+    #[test]
+    fn counters_are_all_series_by_their_labels() {
+        let of = |body: &str| counters(SERVER, "application/json", body.as_bytes(), Repeated(None));
+        let two = vector(
+            r#"[{"metric":{"pod":"a","code":"200"},"value":[1700000000,"12"]},{"metric":{},"value":[1700000000,"0"]}]"#,
+        );
+        let labels = |labels: &[(&str, &str)]| -> BTreeMap<String, String> {
+            labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let expected = Counters::from([(labels(&[("code", "200"), ("pod", "a")]), 12.0), (labels(&[]), 0.0)]);
+        assert_eq!(of(&two), Ok(expected));
+        assert_eq!(of(&vector("[]")), Ok(Counters::default()), "the caller knows what that means");
+        let scalar = r#"{"status":"success","data":{"resultType":"scalar","result":[1700000000,"3"]}}"#;
+        assert_eq!(of(scalar), Ok(Counters::from([(labels(&[]), 3.0)])));
+        let nan = vector(r#"[{"metric":{},"value":[1700000000,"NaN"]}]"#);
+        assert_eq!(of(&nan), Err(Fault::NotANumber { origin: SERVER.into() }));
+        let partial = two.replacen('{', r#"{"warnings":["a store is gone"],"#, 1);
+        assert_eq!(
+            of(&partial),
+            Err(Fault::Partial { server: SERVER.into(), why: "a store is gone".into() })
+        );
+        let histogram = vector(r#"[{"metric":{},"histogram":[1700000000,{"count":"1"}]}]"#);
+        assert!(matches!(of(&histogram), Err(Fault::WrongResult { .. })));
+        assert!(matches!(of(&vector(r#"[{"metric":{}}]"#)), Err(Fault::WrongContent { .. })));
     }
 
     #[test]

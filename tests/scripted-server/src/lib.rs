@@ -2,6 +2,8 @@
 //!
 //! It speaks no HTTP of its own, so that it can break it.
 
+#![forbid(unsafe_code)]
+
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
@@ -16,7 +18,7 @@ use tokio::{
 
 /// What a connection is answered with, once its request has come.
 #[derive(Clone, Debug)]
-pub(crate) enum Script {
+pub enum Script {
     /// These bytes; then the connection is closed.
     Bytes(Vec<u8>),
     /// These bytes; then silence on an open connection.
@@ -27,7 +29,7 @@ pub(crate) enum Script {
 
 impl Script {
     /// An answer with this status, content type and body.
-    pub(crate) fn answer(status: &str, content: &str, body: &str) -> Self {
+    pub fn answer(status: &str, content: &str, body: &str) -> Self {
         let length = body.len();
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-type: {content}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
@@ -35,25 +37,25 @@ impl Script {
         Self::Bytes(format!("{head}{body}").into_bytes())
     }
 
-    pub(crate) fn json(body: &str) -> Self {
+    pub fn json(body: &str) -> Self {
         Self::answer("200 OK", "application/json", body)
     }
 
-    pub(crate) fn metrics(body: &str) -> Self {
+    pub fn metrics(body: &str) -> Self {
         Self::answer("200 OK", "text/plain; version=0.0.4", body)
     }
 }
 
 /// Serves until it is dropped.
-pub(crate) struct Server {
-    pub(crate) address: SocketAddr,
+pub struct Server {
+    pub address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
 }
 
 impl Server {
     /// Returns when it listens.
-    pub(crate) async fn start(script: Script) -> Self {
+    pub async fn start(script: Script) -> Self {
         let requests = Arc::<Mutex<Vec<String>>>::default();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -69,7 +71,7 @@ impl Server {
     }
 
     /// The requests so far, in lower case but for their bodies.
-    pub(crate) fn requests(&self) -> Vec<String> {
+    pub fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
 }
@@ -81,7 +83,7 @@ impl Drop for Server {
 }
 
 /// Errors are those of a client that has enough.
-pub(crate) async fn play<S>(mut stream: S, script: Script, requests: Arc<Mutex<Vec<String>>>)
+pub async fn play<S>(mut stream: S, script: Script, requests: Arc<Mutex<Vec<String>>>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -122,14 +124,14 @@ async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
 }
 
 /// A port of loopback on which nothing listens.
-pub(crate) async fn closed_port() -> SocketAddr {
+pub async fn closed_port() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap()
 }
 
 /// Limit for tests that wait for a deadline.
-pub(crate) const SOON: Duration = Duration::from_millis(200);
+pub const SOON: Duration = Duration::from_millis(200);
 
 /// What ends at its deadline ends long before this.
-pub(crate) async fn in_time<T>(ending: impl Future<Output = T>) -> T {
+pub async fn in_time<T>(ending: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(10), ending).await.expect("the deadline has passed")
 }

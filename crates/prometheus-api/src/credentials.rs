@@ -1,7 +1,7 @@
-//! Tokens and authorities of Prometheus sources, from Secrets in the namespace of the AIScaler that names them.
+//! Tokens and authorities of servers, from Secrets in the namespace of the object that names them.
 //!
 //! A Secret is read by its name when a query needs it, never listed and never watched, and kept for a minute. A token goes
-//! into the request of the query alone, and into no message. How often and for whom is decided by `collect`.
+//! into the request of the query alone, and into no message. How often and for whom is decided by the caller.
 
 use std::{
     collections::HashMap,
@@ -14,13 +14,14 @@ use runtime::{
     read::secrets::{Found, Secrets},
 };
 
-use crate::sources::{
+use crate::{
     Fault,
-    prometheus::{Authorities, CA_KEY, Connections, TOKEN_KEY, Token},
+    client::Connections,
+    secret::{Authorities, CA_KEY, TOKEN_KEY, Token},
 };
 
 /// Reads Secrets, and keeps what was made of them for a while.
-pub(crate) struct Credentials {
+pub struct Credentials {
     secrets: Secrets,
     tokens: Kept<Token>,
     connections: Kept<Connections>,
@@ -36,9 +37,9 @@ struct Entry<T> {
 
 /// What was made of a Secret of this version.
 #[derive(Clone, Debug)]
-pub(crate) struct Made<T> {
-    pub(crate) version: String,
-    pub(crate) value: T,
+pub struct Made<T> {
+    pub version: String,
+    pub value: T,
 }
 
 /// How long a Secret that was changed may still be used: that of a kubelet's mount.
@@ -47,17 +48,17 @@ const KEPT: SignedDuration = SignedDuration::from_secs(60);
 const MOST: usize = 256;
 
 impl Credentials {
-    pub(crate) fn new(secrets: Secrets) -> Self {
+    pub fn new(secrets: Secrets) -> Self {
         Self { secrets, tokens: Kept::new(), connections: Kept::new() }
     }
 
-    pub(crate) async fn token(&self, secret: &Key, now: Timestamp) -> Result<Made<Token>, Fault> {
+    pub async fn token(&self, secret: &Key, now: Timestamp) -> Result<Made<Token>, Fault> {
         let make = |bytes: &[u8]| Token::new(&secret.to_string(), bytes);
         self.made(&self.tokens, secret, TOKEN_KEY, make, now).await
     }
 
     /// Connections to servers with certificates of these authorities.
-    pub(crate) async fn connections(&self, secret: &Key, now: Timestamp) -> Result<Made<Connections>, Fault> {
+    pub async fn connections(&self, secret: &Key, now: Timestamp) -> Result<Made<Connections>, Fault> {
         let make = |bytes: &[u8]| {
             let authorities = Authorities::new(&secret.to_string(), bytes)?;
             Connections::new(&authorities).map_err(|_| Fault::InvalidSecret {
@@ -71,7 +72,7 @@ impl Credentials {
 
     /// A server has refused the token, or has no certificate of the authorities: the Secrets are read again before the next
     /// query, because they may have been changed since.
-    pub(crate) fn refused(&self, token: Option<&Key>, authorities: Option<&Key>) {
+    pub fn refused(&self, token: Option<&Key>, authorities: Option<&Key>) {
         if let Some(token) = token {
             self.tokens.expire(token);
         }

@@ -5,23 +5,22 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use prometheus_api::{
+    Fault, Sample,
+    client::{Connections, Limits},
+    secret::Authorities,
+};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{
     ServerConfig,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
-use scaler_controller::sources::{
-    Fault, Sample,
-    prometheus::{Authorities, Connections, Limits, poll_once},
-};
+use scripted_server::{Script, play};
 use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
 
-use crate::{
-    prometheus::{asked, moment, query},
-    server::{Script, play},
-};
+use crate::client::{asked, number};
 
 const VALUE: &str = r#"{"status":"success","data":{"resultType":"scalar","result":[1700000000,"12"]}}"#;
 
@@ -70,7 +69,7 @@ async fn serve(authority: &CertifiedIssuer<'static, KeyPair>, host: &str) -> Tls
 
 async fn polled(authorities: &Authorities, url: &str) -> Result<Sample, Fault> {
     let connections = Connections::new(authorities).unwrap();
-    poll_once(&connections, &asked(url), &query(), Limits::default(), moment()).await
+    number(&connections, &asked(url), Limits::NORMAL).await
 }
 
 fn of_secret(authority: &CertifiedIssuer<'static, KeyPair>) -> Authorities {

@@ -1,10 +1,4 @@
-//! The HTTP API of Prometheus, which Mimir, Thanos and VictoriaMetrics have as well: one instant query, one number.
-//!
-//! ```text
-//!  url ─▶ AllowedUrls ─▶ ServerUrl ┐
-//!  Secrets ─▶ Token, Authorities ──┼─▶ poll_once ── POST /api/v1/query ──▶ Evaluated ─▶ Sample
-//!  query ─▶ promql::Query ─────────┘        └───────────────────────────────────────────▶ Fault
-//! ```
+//! Sends one query to one server.
 //!
 //! A query has one deadline for everything, which is sent with it, and its answer a limit. Redirects are not followed:
 //! they would take the token and the request to any host. There is no retry; the next poll is one. Proxies that the
@@ -13,7 +7,10 @@
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use engine_metrics::body::{BodyError, LARGEST_HEAD, cause, is_head_too_large, read_body};
+use engine_metrics::{
+    body::{BodyError, LARGEST_HEAD, cause, is_head_too_large, read_body},
+    foreign,
+};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -22,19 +19,17 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use jiff::Timestamp;
 use rustls::{ClientConfig, crypto::ring};
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::time::timeout;
 
-use super::{Fault, Sample, USER_AGENT, foreign, promql::Query};
-pub use answer::Evaluated;
-pub use secret::{Authorities, CA_KEY, TOKEN_KEY, Token};
-pub use url::{AllowedUrls, ServerUrl};
-
-mod answer;
-mod secret;
-mod url;
+use crate::{
+    Counters, Fault, Sample,
+    answer::{self, Moment},
+    promql::Query,
+    secret::{Authorities, Repeated, Token},
+    url::ServerUrl,
+};
 
 /// Header of the tenant in Mimir and in Thanos and Cortex in front of it.
 const TENANT: &str = "x-scope-orgid";
@@ -49,22 +44,20 @@ pub struct Limits {
     /// From the name resolution to the last byte.
     pub deadline: Duration,
     pub bytes: usize,
-    /// Age of the evaluation, see [`Evaluated::sample`].
+    /// Age of the evaluation, see [`crate::answer::Evaluated::sample`].
     pub staleness: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            // An object is evaluated every 15 s, and within 0.3 s of a new sample: a slow server is a missing one.
-            deadline: Duration::from_secs(3),
-            // One series has some hundred bytes. Hundreds of them, which is a mistake, are still counted. Many objects ask at
-            // once, so that more would be much memory.
-            bytes: 128 << 10,
-            // Two clocks may differ by a minute.
-            staleness: Duration::from_secs(120),
-        }
-    }
+impl Limits {
+    pub const NORMAL: Self = Self {
+        // An object is evaluated every 15 s, and within 0.3 s of a new sample: a slow server is a missing one.
+        deadline: Duration::from_secs(3),
+        // One series has some hundred bytes. Hundreds of them, which is a mistake, are still counted. Many objects ask at
+        // once, so that more would be much memory.
+        bytes: 128 << 10,
+        // Two clocks may differ by a minute.
+        staleness: Duration::from_secs(120),
+    };
 }
 
 /// Connections to servers whose certificates are of certain authorities. Clones share them; keep one for the system's
@@ -111,6 +104,7 @@ pub struct Server {
     pub url: ServerUrl,
     pub token: Option<Token>,
     pub tenant: Option<Tenant>,
+    pub user_agent: &'static str,
 }
 
 /// The tenant whose series are read, by the controller's configuration.
@@ -127,39 +121,52 @@ impl Tenant {
     }
 }
 
-/// The time of a call, by two clocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Moment {
-    /// The time that the sample is judged by later.
-    pub now: Timestamp,
-    /// The clock of this machine, which may be wrong. `now` may be wrong as well: it may come from the API server.
-    pub wall: Timestamp,
-}
-
-/// Asks a server once.
-pub async fn poll_once(
+/// Asks a server once. `at`: the time of the values in Unix seconds; `None` is now.
+pub async fn ask(
     connections: &Connections,
     server: &Server,
     query: &Query,
+    at: Option<i64>,
     limits: Limits,
-    asked: Moment,
-) -> Result<Sample, Fault> {
-    let url = server.url.to_string();
-    let evaluated = match timeout(limits.deadline, evaluate(connections, server, query, limits)).await {
-        Ok(answer) => answer?,
-        Err(_) => return Err(Fault::Slow { server: url, limit: limits.deadline }),
-    };
-    evaluated.sample(&url, limits.staleness, asked)
+) -> Result<Answered, Fault> {
+    match timeout(limits.deadline, ask_in_time(connections, server, query, at, limits)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Fault::Slow { server: server.url.to_string(), limit: limits.deadline }),
+    }
 }
 
-async fn evaluate(
+/// An answer with status 200.
+pub struct Answered {
+    url: String,
+    token: Option<Token>,
+    content: String,
+    body: Vec<u8>,
+}
+
+impl Answered {
+    /// Its one number.
+    pub fn number(&self, limits: Limits, asked: Moment) -> Result<Sample, Fault> {
+        let Self { url, token, content, body } = self;
+        let evaluated = answer::evaluated(url, content, body, Repeated(token.as_ref()))?;
+        evaluated.sample(url, limits.staleness, asked)
+    }
+
+    /// All of its series.
+    pub fn counters(&self) -> Result<Counters, Fault> {
+        let Self { url, token, content, body } = self;
+        answer::counters(url, content, body, Repeated(token.as_ref()))
+    }
+}
+
+async fn ask_in_time(
     connections: &Connections,
     server: &Server,
     query: &Query,
+    at: Option<i64>,
     limits: Limits,
-) -> Result<Evaluated, Fault> {
+) -> Result<Answered, Fault> {
     let url = server.url.to_string();
-    let request = request(server, query, limits.deadline)
+    let request = request(server, query, at, limits.deadline)
         .map_err(|error| Fault::Unreachable { server: url.clone(), why: cause(&error) })?;
     let answer = connections.client.request(request).await;
     let answer = answer.map_err(|error| connection_fault(&error, url.clone(), connections.secret.clone()))?;
@@ -176,7 +183,8 @@ async fn evaluate(
     }
     let body = body(answer, limits.bytes, &url).await?;
     if status == StatusCode::OK {
-        return answer::evaluated(&url, content(&headers), &body, repeated);
+        let (token, content) = (server.token.clone(), content(&headers).to_owned());
+        return Ok(Answered { url, token, content, body });
     }
     let why = answer::reason(&body, repeated);
     // Too many requests are a failure of the moment.
@@ -187,16 +195,24 @@ async fn evaluate(
     })
 }
 
-fn request(server: &Server, query: &Query, deadline: Duration) -> Result<Request<Full<Bytes>>, http::Error> {
-    let form = form_urlencoded::Serializer::new(String::new())
-        .append_pair("query", query.text())
-        // The server need not compute what is not waited for.
-        .append_pair("timeout", &format!("{}ms", deadline.as_millis()))
-        .finish();
+fn request(
+    server: &Server,
+    query: &Query,
+    at: Option<i64>,
+    deadline: Duration,
+) -> Result<Request<Full<Bytes>>, http::Error> {
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("query", query.text());
+    // The server need not compute what is not waited for.
+    form.append_pair("timeout", &format!("{}ms", deadline.as_millis()));
+    if let Some(at) = at {
+        form.append_pair("time", &at.to_string());
+    }
+    let form = form.finish();
     let mut request = Request::post(server.url.query_endpoint())
         .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
         .header(header::ACCEPT, "application/json")
-        .header(header::USER_AGENT, USER_AGENT);
+        .header(header::USER_AGENT, server.user_agent);
     if let Some(token) = &server.token {
         request = request.header(header::AUTHORIZATION, token.header());
     }
@@ -211,17 +227,6 @@ async fn body(answer: Response<Incoming>, most: usize, url: &str) -> Result<Vec<
         BodyError::TooLarge => Fault::TooLarge { server: url.to_owned(), limit: most },
         BodyError::Broken(why) => Fault::Unreachable { server: url.to_owned(), why },
     })
-}
-
-/// How the words of a server are repeated: without the token, in one line, cut.
-#[derive(Clone, Copy)]
-struct Repeated<'t>(Option<&'t Token>);
-
-impl Repeated<'_> {
-    fn text(self, text: &str) -> String {
-        let Self(token) = self;
-        token.map_or_else(|| foreign(text), |token| foreign(&token.removed_from(text)))
-    }
 }
 
 fn content(headers: &HeaderMap) -> &str {

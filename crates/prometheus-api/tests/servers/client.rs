@@ -3,39 +3,47 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use scaler_controller::sources::{
-    Fault, Sample,
-    prometheus::{
-        Authorities, Connections, Limits, Moment, Server as Asked, ServerUrl, Tenant, Token, poll_once,
-    },
+use prometheus_api::{
+    Counters, Fault, Sample,
+    answer::Moment,
+    client::{Connections, Limits, Server as Asked, Tenant, ask},
     promql::{Query, Scope, Target},
+    secret::{Authorities, Token},
+    url::ServerUrl,
 };
-
-use crate::server::{SOON, Script, Server, closed_port, in_time};
+use scripted_server::{SOON, Script, Server, closed_port, in_time};
 
 const VALUE: &str = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1700000000,"12"]}]}}"#;
 
-pub(crate) fn moment() -> Moment {
+fn moment() -> Moment {
     let now = Timestamp::from_second(1_700_000_001).unwrap();
     Moment { now, wall: now }
 }
 
-pub(crate) fn query() -> Query {
+fn query() -> Query {
     Query::parse("sum(a)", Target { namespace: "demo", name: "llm" }, Scope::Namespace).unwrap()
 }
 
 pub(crate) fn asked(url: &str) -> Asked {
-    Asked { url: ServerUrl::parse(url).unwrap(), token: None, tenant: None }
+    Asked { url: ServerUrl::parse(url).unwrap(), token: None, tenant: None, user_agent: "test/1" }
 }
 
 fn limits() -> Limits {
     // Far more than loopback needs; tests of deadlines have their own.
-    Limits { deadline: Duration::from_secs(20), bytes: 4_096, ..Limits::default() }
+    Limits { deadline: Duration::from_secs(20), bytes: 4_096, ..Limits::NORMAL }
 }
 
 async fn polled(server: &Asked, limits: Limits) -> Result<Sample, Fault> {
     let connections = Connections::new(&Authorities::System).unwrap();
-    poll_once(&connections, server, &query(), limits, moment()).await
+    number(&connections, server, limits).await
+}
+
+pub(crate) async fn number(
+    connections: &Connections,
+    server: &Asked,
+    limits: Limits,
+) -> Result<Sample, Fault> {
+    ask(connections, server, &query(), None, limits).await?.number(limits, moment())
 }
 
 /// What a server that follows this script gives, and its URL.
@@ -83,14 +91,26 @@ async fn one_connection_serves_several_queries() {
     let server = Server::start(Script::Stalled(keeping.into_bytes())).await;
     let connections = Connections::new(&Authorities::System).unwrap();
     let asked = asked(&format!("http://{}", server.address));
-    poll_once(&connections, &asked, &query(), limits(), moment()).await.unwrap();
+    number(&connections, &asked, limits()).await.unwrap();
     // The script answers one request of a connection, so a second one on it is not answered.
     let brief = Limits { deadline: SOON, ..limits() };
-    let second = poll_once(&connections, &asked, &query(), brief, moment()).await;
+    let second = number(&connections, &asked, brief).await;
     assert!(matches!(second, Err(Fault::Slow { .. })), "{second:?}");
     assert_eq!(server.requests().len(), 1, "no second connection");
     // A connection that was given up is not used again.
-    assert!(poll_once(&connections, &asked, &query(), limits(), moment()).await.is_ok());
+    assert!(number(&connections, &asked, limits()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_query_of_an_earlier_time_gets_its_series() {
+    let server = Server::start(Script::json(VALUE)).await;
+    let asked = asked(&format!("http://{}", server.address));
+    let connections = Connections::new(&Authorities::System).unwrap();
+    let answered = ask(&connections, &asked, &query(), Some(1_699_999_970), limits()).await.unwrap();
+    assert_eq!(answered.counters(), Ok(Counters::from([(Default::default(), 12.0)])));
+    let requests = server.requests();
+    assert!(requests[0].ends_with("&time=1699999970"), "{requests:?}");
+    assert!(requests[0].contains("user-agent: test/1"), "{requests:?}");
 }
 
 #[tokio::test]

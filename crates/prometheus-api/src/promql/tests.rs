@@ -169,7 +169,7 @@ fn deep_nesting_is_refused() {
 
 #[test]
 fn the_sample_asks_for_the_pods_of_its_target_alone() {
-    let sample = include_str!("../../../../../deploy/samples/aiscaler.yaml");
+    let sample = include_str!("../../../../deploy/samples/aiscaler.yaml");
     let sample: AIScaler = serde_saphyr::from_str(sample).unwrap();
     let query = sample.spec.source.unwrap().prometheus.unwrap().query;
     assert_eq!(

@@ -12,7 +12,7 @@
 //!
 //! It does not check types or the number of arguments; the server does.
 
-use crate::sources::promql::{grammar::Grammar, lexer::tokens};
+use crate::promql::{grammar::Grammar, lexer::tokens};
 
 mod grammar;
 mod lexer;

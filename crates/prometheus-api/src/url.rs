@@ -6,7 +6,9 @@
 
 use std::{fmt, net::IpAddr};
 
-use crate::sources::{Fault, foreign};
+use engine_metrics::foreign;
+
+use crate::Fault;
 
 /// The longest URL in bytes.
 const LONGEST: usize = 2_048;
@@ -50,7 +52,7 @@ impl ServerUrl {
     }
 
     /// The address of the instant queries of this server.
-    pub(super) fn query_endpoint(&self) -> String {
+    pub(crate) fn query_endpoint(&self) -> String {
         format!("{self}/api/v1/query")
     }
 
@@ -96,7 +98,7 @@ fn read(url: &str) -> Result<ServerUrl, &'static str> {
     };
     let (authority, path) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
     if authority.contains('@') {
-        return Err("it has a user name: put a token into the Secret of source.prometheus.secretName");
+        return Err("it has a user name: put a token into the Secret of prometheus.secretName");
     }
     let (host, port) = host_and_port(authority).ok_or("its host or port is not valid")?;
     let port = port.map_or(Ok(default_port(is_https)), |port| number(port).ok_or("its port is not valid"))?;

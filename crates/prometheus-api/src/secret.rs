@@ -2,13 +2,14 @@
 
 use std::{borrow::Cow, fmt};
 
+use engine_metrics::foreign;
 use http::HeaderValue;
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 
-use crate::sources::Fault;
+use crate::Fault;
 
 /// Key of the token.
 pub const TOKEN_KEY: &str = "token";
@@ -47,20 +48,31 @@ impl Token {
         Ok(Self { secret: secret.to_owned(), header })
     }
 
-    pub(super) fn header(&self) -> &HeaderValue {
+    pub(crate) fn header(&self) -> &HeaderValue {
         &self.header
     }
 
-    pub(super) fn secret(&self) -> &str {
+    pub(crate) fn secret(&self) -> &str {
         &self.secret
     }
 
     /// The text without the token, should the server repeat it. It must not have been cut before.
-    pub(super) fn removed_from<'t>(&self, text: &'t str) -> Cow<'t, str> {
+    pub(crate) fn removed_from<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.header.to_str().ok().and_then(|header| header.strip_prefix("Bearer ")) {
             Some(token) if text.contains(token) => text.replace(token, "(redacted)").into(),
             _ => text.into(),
         }
+    }
+}
+
+/// How the words of a server are repeated: without the token, in one line, cut.
+#[derive(Clone, Copy)]
+pub(crate) struct Repeated<'t>(pub(crate) Option<&'t Token>);
+
+impl Repeated<'_> {
+    pub(crate) fn text(self, text: &str) -> String {
+        let Self(token) = self;
+        token.map_or_else(|| foreign(text), |token| foreign(&token.removed_from(text)))
     }
 }
 
@@ -97,7 +109,7 @@ impl Authorities {
         Ok(Self::OfSecret { secret: secret.to_owned(), roots })
     }
 
-    pub(super) fn secret(&self) -> Option<&str> {
+    pub(crate) fn secret(&self) -> Option<&str> {
         match self {
             Self::System => None,
             Self::OfSecret { secret, .. } => Some(secret),
