@@ -14,6 +14,7 @@ use tests::{
 
 mod canary_order;
 mod conflict;
+mod custom_metric;
 mod disruptions;
 mod drift;
 mod faults;

@@ -364,7 +364,7 @@ pub const CANDIDATE_CRASHED: &str = "CandidateCrashed";
 pub const ANALYSIS_FAILED: &str = "AnalysisFailed";
 /// `CanaryHealthy`: a step had no verdict within its time.
 pub const CANARY_INCONCLUSIVE: &str = "Inconclusive";
-/// `CanaryHealthy`: engines give no numbers for three looks in a row.
+/// `CanaryHealthy`: engines, or the server of the metric custom, give no numbers for three looks in a row.
 pub const METRICS_MISSING: &str = "MetricsMissing";
 /// `CanaryHealthy`: both versions have so different loads that their latencies cannot be compared.
 pub const LOAD_MISMATCH: &str = "LoadMismatch";

@@ -29,7 +29,7 @@
 //! - `versions.rs`: the version of the candidate, from the spec.
 //! - `objects/gateway_api.rs`: the kinds of the Gateway API; below it `http_route.rs`, `grpc_route.rs` and
 //!   `inference_pool.rs`. `objects/evaluation.rs`: the ModelEvaluation that a canary asks for.
-//! - `looks.rs`: reads the engines of both versions of a canary.
+//! - `looks.rs`: reads the engines of both versions of a canary; `looks/custom.rs` asks a Prometheus server of the user.
 //! - `agents.rs`: errors of GPUs, as metrics agents report them.
 //! - `names.rs`: names of children and containers.
 //! - `validate/source.rs`: where the model comes from. `validate/flags.rs`: refuses arguments that set flags of the
@@ -68,6 +68,7 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use metrics_client::args::AgentsArgs;
+use prometheus_api::args::{Prometheus, PrometheusArgs};
 use runtime::{
     clock::Clock,
     controller::Controller,
@@ -183,6 +184,9 @@ pub struct InferenceArgs {
     pub own_namespace: Option<String>,
 
     #[command(flatten)]
+    pub prometheus: PrometheusArgs,
+
+    #[command(flatten)]
     pub agents: AgentsArgs,
 }
 
@@ -242,6 +246,8 @@ pub(crate) struct Context {
     pub(crate) fact_times: FactTimes,
     pub(crate) apart: apply::Apart,
     pub(crate) looks: Arc<Looks>,
+    /// For the metric custom of an analysis.
+    pub(crate) prometheus: Prometheus,
     /// Starts a look.
     pub(crate) looking: Trigger,
     pub(crate) clock: Clock,
@@ -294,6 +300,7 @@ fn context(process: &mut Process, args: InferenceArgs) -> Context {
     let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
     Context {
         looks: track_looks(&inferences),
+        prometheus: Prometheus::new(args.prometheus.clone(), process.secrets(), looks::USER_AGENT),
         inferences,
         config_maps: writer.of(process.watch_labelled("ConfigMap", &managed)),
         deployments: writer.of(process.watch_labelled("Deployment", &managed)),

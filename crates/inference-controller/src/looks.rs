@@ -17,7 +17,11 @@ use engine_metrics::{
     outcomes::{self, Outcomes},
     series::whole_number,
 };
-use futures::{StreamExt as _, stream};
+use futures::{
+    StreamExt as _,
+    future::{OptionFuture, join},
+    stream,
+};
 use runtime::polling::{Polled, Polling};
 use serde::Serialize;
 use text::exposition::parse;
@@ -29,6 +33,9 @@ use verdict::{
 };
 
 use crate::Context;
+pub(crate) use custom::Queries;
+
+mod custom;
 
 /// A plan asks for a look when it is due, so that nothing is called at rest.
 pub(crate) const POLLING: Polling = Polling {
@@ -47,7 +54,7 @@ const BODIES_OF_ONE_NAMESPACE: usize = 4;
 const MOST_KEPT: usize = 32;
 /// All pods of an object. It is less than the time of a whole look, so that what has answered is kept.
 const PODS_DEADLINE: Duration = Duration::from_secs(8);
-const USER_AGENT: &str = concat!("inference-controller/", env!("CARGO_PKG_VERSION"));
+pub(crate) const USER_AGENT: &str = concat!("inference-controller/", env!("CARGO_PKG_VERSION"));
 
 /// What a look has to read.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,6 +71,9 @@ pub(crate) struct Ask {
     /// Pods of both versions that are Ready, or have been in this step.
     pub(crate) pods: Vec<PodToRead>,
     pub(crate) metrics: Vec<AskedMetric>,
+    /// For the metric custom.
+    #[serde(skip)]
+    pub(crate) queries: Option<Queries>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -143,6 +153,13 @@ pub(crate) struct Looks {
 struct Counting {
     of_metrics: BTreeMap<MetricName, Counters>,
     of_tokens: Counters,
+    of_queries: custom::Counted,
+}
+
+/// What one look has read.
+struct Read {
+    pods: Vec<(usize, Result<Outcomes, String>)>,
+    queries: Option<custom::Answered>,
 }
 
 #[derive(Debug, Default)]
@@ -202,15 +219,20 @@ impl Looks {
         self.objects().remove(uid);
     }
 
-    fn begin(&self, uid: &str) -> Option<Ask> {
+    /// What is asked, and up to when the queries are counted.
+    fn begin(&self, uid: &str) -> Option<(Ask, i64)> {
         let mut objects = self.objects();
         let kept = objects.get_mut(uid)?;
         let ask = kept.asked.take()?;
         kept.is_under_way = true;
-        Some(ask)
+        let is_same = kept.step_since == ask.step_since;
+        let known = kept.counters.of_queries.until().filter(|_| is_same);
+        let newest = kept.looks.last().filter(|_| is_same).map_or(i64::MIN, |look| look.at);
+        let since = known.unwrap_or(ask.counted_until.max(newest));
+        Some((ask, since))
     }
 
-    fn note(&self, uid: &str, ask: &Ask, read: &[(usize, Result<Outcomes, String>)], at: i64) {
+    fn note(&self, uid: &str, ask: &Ask, read: &Read, at: i64) {
         let mut objects = self.objects();
         let Some(kept) = objects.get_mut(uid) else { return };
         if kept.step_since != ask.step_since {
@@ -226,7 +248,12 @@ impl Looks {
         // The status may have the looks of a minute at once.
         let newest = kept.looks.last().map_or(i64::MIN, |look| look.at);
         let ask = &Ask { counted_until: ask.counted_until.max(newest), ..ask.clone() };
-        let look = counted(ask, read, &mut kept.counters, at);
+        let mut look = counted(ask, &read.pods, &mut kept.counters, at);
+        if let Some(answered) = &read.queries {
+            let age = at.saturating_sub(ask.step_since);
+            let found = kept.counters.of_queries.found(answered, age, &mut look.fault);
+            look.metrics.insert(MetricName::Custom, found);
+        }
         kept.looks.push(Look { ended, ..look });
         if kept.looks.len() > MOST_KEPT {
             kept.looks.remove(0);
@@ -255,11 +282,16 @@ impl Drop for UnderWay<'_> {
 /// Does what was asked for.
 pub(crate) async fn look(ctx: &Context, inference: Arc<AIInference>) -> Polled {
     let uid = inference.metadata.uid.as_deref().unwrap_or_default();
-    let Some(ask) = ctx.looks.begin(uid) else { return Polled::Unchanged };
+    let Some((ask, since)) = ctx.looks.begin(uid) else { return Polled::Unchanged };
     let _under_way = UnderWay { looks: &ctx.looks, uid };
     let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
-    let read = read_pods(&ask, namespace, &ctx.looks.bodies).await;
-    ctx.looks.note(uid, &ask, &read, ctx.clock.now().as_second());
+    let queries = ask.queries.as_ref().map(|queries| {
+        let window = custom::Window { since, now: ctx.clock.now() };
+        custom::answered(&ctx.prometheus, queries, namespace, window)
+    });
+    let (pods, queries) =
+        join(read_pods(&ask, namespace, &ctx.looks.bodies), OptionFuture::from(queries)).await;
+    ctx.looks.note(uid, &ask, &Read { pods, queries }, ctx.clock.now().as_second());
     Polled::Changed
 }
 
@@ -322,7 +354,8 @@ fn counted(ask: &Ask, read: &[(usize, Result<Outcomes, String>)], counters: &mut
         u32::try_from(pods).unwrap_or(u32::MAX)
     };
     counters.of_metrics.retain(|name, _| ask.metrics.iter().any(|metric| metric.name == *name));
-    let metrics = ask.metrics.iter().map(|metric| {
+    let of_engines = ask.metrics.iter().filter(|metric| metric.name != MetricName::Custom);
+    let metrics = of_engines.map(|metric| {
         let found = match bound_of(metric, &pods) {
             Ok(bound) => {
                 let scrapes: Vec<Scrape> =
@@ -487,6 +520,7 @@ fn numbers(outcomes: &Outcomes, metric: MetricName, bound: Option<Bound>) -> Opt
         MetricName::ErrorRate => (outcomes.ended, outcomes.errors?),
         MetricName::AbortRate => (outcomes.ended, outcomes.aborts?),
         MetricName::RepetitionRate => (outcomes.ended, outcomes.repetitions?),
+        MetricName::Custom => return None,
         // An engine that has ended no request may not serve the histogram yet.
         MetricName::Ttft | MetricName::Tpot | MetricName::E2e if outcomes.ended == 0 => (0, 0),
         MetricName::Ttft | MetricName::Tpot | MetricName::E2e => {
@@ -506,14 +540,18 @@ fn buckets(outcomes: &Outcomes, metric: MetricName) -> Option<&Buckets> {
         MetricName::Ttft => outcomes.first_token.as_ref(),
         MetricName::Tpot => outcomes.per_token.as_ref(),
         MetricName::E2e => outcomes.whole_request.as_ref(),
-        MetricName::ErrorRate | MetricName::AbortRate | MetricName::RepetitionRate => None,
+        MetricName::ErrorRate | MetricName::AbortRate | MetricName::RepetitionRate | MetricName::Custom => {
+            None
+        }
     }
 }
 
 pub(crate) fn is_latency(metric: MetricName) -> bool {
     match metric {
         MetricName::Ttft | MetricName::Tpot | MetricName::E2e => true,
-        MetricName::ErrorRate | MetricName::AbortRate | MetricName::RepetitionRate => false,
+        MetricName::ErrorRate | MetricName::AbortRate | MetricName::RepetitionRate | MetricName::Custom => {
+            false
+        }
     }
 }
 

@@ -292,7 +292,7 @@ pub(crate) fn defaults_with_products(file: &str) -> Defaults {
     Defaults::new(InferenceArgs { gpu_products, ..parsed(&[]).expect("flags") }, true, REFUSAL_RETRY)
 }
 
-fn parsed(flags: &[&str]) -> Result<InferenceArgs, clap::Error> {
+pub(crate) fn parsed(flags: &[&str]) -> Result<InferenceArgs, clap::Error> {
     #[derive(clap::Parser)]
     struct Cli {
         #[command(flatten)]

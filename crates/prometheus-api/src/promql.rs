@@ -49,8 +49,8 @@ pub struct Query {
 impl Query {
     /// Reads a query of at most [`LONGEST_QUERY`] bytes for this target.
     ///
-    /// `$namespace` and `$name` are replaced in the values of matchers, quoted or not, and escaped where the value is a
-    /// regular expression. Other strings stay as they are, because `$name` in the arguments of `label_replace` is a group
+    /// `$namespace` and `$name`, also as `${namespace}` and `${name}`, are replaced in the values of matchers, quoted or not.
+    /// They are escaped where the value is a regular expression. Other strings stay as they are, because `$name` in the arguments of `label_replace` is a group
     /// of its expression.
     pub fn parse(query: &str, target: Target<'_>, scope: Scope) -> Result<Self, Refusal> {
         if query.len() > LONGEST_QUERY {

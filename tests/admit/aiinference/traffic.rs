@@ -265,6 +265,17 @@ async fn an_analysis_has_metrics_that_the_engine_counts_and_numbers_in_quotes() 
         spec["engine"] = json!(engine);
         spec
     };
+    let queries = json!({"requestsQuery": "a", "badRequestsQuery": "b or vector(0)"});
+    let at = |url: &str| {
+        let mut queries = queries.clone();
+        queries["url"] = json!(url);
+        queries
+    };
+    let of_custom = |engine: &str| {
+        let mut spec = analysis(json!({"metrics": [{"name": "custom"}], "prometheus": queries}));
+        spec["engine"] = json!(engine);
+        spec
+    };
     check::<AIInference>(
         base(),
         vec![
@@ -297,6 +308,26 @@ async fn an_analysis_has_metrics_that_the_engine_counts_and_numbers_in_quotes() 
                 "Duplicate value",
                 analysis(json!({"metrics": [{"name": "e2e"}, {"name": "e2e"}]})),
                 analysis(json!({"metrics": [{"name": "e2e"}, {"name": "ttft"}]})),
+            ),
+            case(
+                "canary.analysis.prometheus",
+                "must be set with the metric custom, and only with it",
+                metric(json!({"name": "custom"})),
+                analysis(json!({"metrics": [{"name": "custom"}], "prometheus": queries})),
+            ),
+            case(
+                "canary.analysis.prometheus",
+                "must be set with the metric custom, and only with it",
+                analysis(json!({"prometheus": queries})),
+                of_custom("triton"),
+            ),
+            case(
+                "canary.analysis.prometheus.url",
+                "must be an http:// or https:// URL",
+                analysis(json!({"metrics": [{"name": "custom"}], "prometheus": at("prometheus:9090")})),
+                analysis(
+                    json!({"metrics": [{"name": "custom"}], "prometheus": at("http://prometheus:9090")}),
+                ),
             ),
             case(
                 "canary",

@@ -5,8 +5,10 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::schema::rules;
+
 /// Metrics of an analysis, at most: one of each name.
-const MOST_METRICS: usize = 6;
+const MOST_METRICS: usize = 7;
 
 /// Default of `minRequests` of a step. With 300 requests and no bad one, the share of bad ones is below 1 % with 95 %
 /// confidence.
@@ -15,6 +17,10 @@ pub const DEFAULT_STEP_REQUESTS: i32 = 300;
 /// How the candidate is judged by its requests.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.prometheus) == (has(self.metrics) && self.metrics.exists(m, m.name == 'custom'))")
+        .message("must be set with the metric custom, and only with it").field_path(".prometheus")
+)]
 pub struct Analysis {
     /// Enforce: a step ends only when the candidate passes. One that fails is rolled back, and so is one with an engine that
     /// ends with an error while it has a share. Observe: status shows the verdict, and steps go on without it. Default: Enforce.
@@ -28,6 +34,10 @@ pub struct Analysis {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub metrics: Vec<AnalysisMetric>,
+
+    /// Server and queries of the metric custom. Required with custom, and only with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prometheus: Option<AnalysisPrometheus>,
 
     /// Chance that a candidate which is as good as stable is rolled back, in the whole canary, "0.0001" to "0.1". A smaller
     /// chance needs more bad requests to find a bad candidate. Default: "0.01".
@@ -52,6 +62,41 @@ pub struct Analysis {
     /// back. Promote: the canary goes on as if the step had passed. Default: Hold.
     #[serde(default)]
     pub on_inconclusive: OnInconclusive,
+}
+
+/// A Prometheus-compatible server, and queries that count requests. The controller asks each query once for each version, and
+/// restricts it to the namespace. `$namespace` is replaced by the namespace, and `$name` by the Service of the version: NAME
+/// for stable, NAME-canary for the candidate. Both can be written with braces: `${name}`. Results are series of counters, which only ever rise but for restarts.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AnalysisPrometheus {
+    /// URL of the server, http or https; the controller's configuration must allow it. Default: the configured server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = rules::http_url())]
+    pub url: Option<String>,
+
+    /// PromQL query of all requests that ended, such as `http_requests_total{service="$name"}`. Required.
+    #[schemars(length(min = 1, max = 4096))]
+    pub requests_query: String,
+
+    /// PromQL query of the bad ones of them. It must have a value also when there are none: end it with `or vector(0)`.
+    /// Required.
+    #[schemars(length(min = 1, max = 4096))]
+    pub bad_requests_query: String,
+
+    /// Secret with the bearer token (key `token`). It is sent to a URL of https alone, unless the controller has
+    /// `--tokens-over-http`. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub secret_name: Option<String>,
+
+    /// Secret with the server's CA certificate (key `ca.crt`). Default: the CAs of the system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub ca_secret_name: Option<String>,
 }
 
 /// Whether a verdict has an effect.
@@ -81,10 +126,10 @@ pub enum OnInconclusive {
 pub struct AnalysisMetric {
     /// What makes a request a bad one. With errorRate, the engine ended it with an internal error. With abortRate, the caller
     /// hung up. With repetitionRate, the engine stopped an endless repetition. With ttft, the first token came late. With tpot,
-    /// tokens came slowly. With e2e, the whole request took long. Refused requests and answers of the gateway are not counted.
-    /// The newest versions of vLLM have all of them. TGI has errorRate, tpot and e2e. Triton has errorRate. Times are counted
-    /// from 120 s after the share rose from 0. For them, pods of both versions must get similar numbers of requests, up to a
-    /// factor of 2. Required.
+    /// tokens came slowly. With e2e, the whole request took long. With custom, prometheus.badRequestsQuery counts it. The others
+    /// are of the engines: refused requests and answers of the gateway are not counted. The newest versions of vLLM have all of
+    /// them. TGI has errorRate, tpot and e2e. Triton has errorRate. Times are counted from 120 s after the share rose from 0.
+    /// For them, pods of both versions must get similar numbers of requests, up to a factor of 2. Required.
     pub name: MetricName,
 
     /// Milliseconds above which a request is slow; must be the end of a bucket of the engines' histogram. No bucket of TGI ends
@@ -120,11 +165,19 @@ pub enum MetricName {
     Ttft,
     Tpot,
     E2e,
+    Custom,
 }
 
 impl MetricName {
-    pub const ALL: [Self; 6] =
-        [Self::ErrorRate, Self::AbortRate, Self::RepetitionRate, Self::Ttft, Self::Tpot, Self::E2e];
+    pub const ALL: [Self; 7] = [
+        Self::ErrorRate,
+        Self::AbortRate,
+        Self::RepetitionRate,
+        Self::Ttft,
+        Self::Tpot,
+        Self::E2e,
+        Self::Custom,
+    ];
 
     /// As it is written in a spec.
     pub const fn as_str(self) -> &'static str {
@@ -135,6 +188,7 @@ impl MetricName {
             Self::Ttft => "ttft",
             Self::Tpot => "tpot",
             Self::E2e => "e2e",
+            Self::Custom => "custom",
         }
     }
 }

@@ -77,9 +77,9 @@ pub(crate) fn rules_fit_a_route() -> Rule {
 pub(crate) fn analysis_reads_what_engines_count() -> Rule {
     Rule::new(
         "!has(self.canary) || !has(self.canary.analysis) || self.engine == 'vllm' || self.canary.analysis.metrics.all(metric, \
-         metric.name == 'errorRate' || (self.engine == 'tgi' && metric.name in ['tpot', 'e2e']))",
+         metric.name in ['errorRate', 'custom'] || (self.engine == 'tgi' && metric.name in ['tpot', 'e2e']))",
     )
-    .message("has a metric that the engine does not count: vLLM has all of them, TGI errorRate, tpot and e2e, Triton errorRate")
+    .message("has a metric that the engine does not count: vLLM has all of them, TGI errorRate, tpot and e2e, Triton errorRate; custom needs no engine")
     .field_path(".canary")
 }
 

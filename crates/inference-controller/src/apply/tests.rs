@@ -8,9 +8,10 @@ use std::sync::{
 use api::labels;
 use http::{Request, Response, StatusCode};
 use kube::{Client, client::Body};
+use prometheus_api::args::Prometheus;
 use runtime::{
     metrics::Metrics,
-    read::{endpoints::Endpoints, logs::Logs},
+    read::{endpoints::Endpoints, logs::Logs, secrets::Secrets},
     reconcile::Decision,
     watch::cache::Cache,
     write::{apply::Writer, events::Recorder},
@@ -25,7 +26,7 @@ use super::*;
 use crate::{
     NAME,
     plan::plan,
-    tests::{Scene, at, defaults},
+    tests::{Scene, at, defaults, parsed},
 };
 
 const DENIED: (u16, &str) = (403, "admission webhook \"pods.example.com\" denied the request: no");
@@ -109,6 +110,11 @@ fn context(client: &Client, inference: &AIInference) -> Context {
     let metrics = Arc::new(Metrics::new(NAME));
     Context {
         looks: Default::default(),
+        prometheus: Prometheus::new(
+            parsed(&[]).expect("no flags").prometheus,
+            Secrets::new(client.clone()),
+            "test/1",
+        ),
         looking: Default::default(),
         clock: Default::default(),
         inferences,

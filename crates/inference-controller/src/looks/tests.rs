@@ -21,6 +21,7 @@ fn ask(metrics: &[MetricName]) -> Ask {
         path: "/metrics",
         pods: vec![pod("old", false), pod("new", true)],
         metrics: metrics.iter().map(asked).collect(),
+        queries: None,
     }
 }
 
@@ -195,6 +196,10 @@ fn versions_without_a_common_bucket_are_not_compared() {
     assert_eq!(looks[0].metrics[&MetricName::E2e], Found::BucketMismatch, "stable has none that ends there");
 }
 
+fn nothing() -> Read {
+    Read { pods: Vec::new(), queries: None }
+}
+
 #[test]
 fn looks_stay_until_a_status_has_them_and_only_one_is_under_way() {
     let looks = Looks::default();
@@ -202,22 +207,23 @@ fn looks_stay_until_a_status_has_them_and_only_one_is_under_way() {
     let ask = ask(&[MetricName::ErrorRate]);
     looks.ask("uid", &ask);
     assert!(looks.of("uid", None).is_asked);
-    let begun = looks.begin("uid").unwrap();
+    let (begun, since) = looks.begin("uid").unwrap();
+    assert_eq!(since, 100, "queries count from there");
     assert!(looks.of("uid", None).is_asked && looks.begin("uid").is_none());
     for at in [115, 130, 145] {
-        looks.note("uid", &begun, &[], at);
+        looks.note("uid", &begun, &nothing(), at);
     }
     drop(UnderWay { looks: &looks, uid: "uid" });
     let known = looks.of("uid", Some(115));
     assert_eq!((known.is_asked, known.looks.len()), (false, 2));
     assert_eq!(looks.of("uid", Some(145)).looks.len(), 1, "the newest says what is wrong");
-    looks.note("uid", &Ask { step_since: 200, ..ask }, &[], 215);
+    looks.note("uid", &Ask { step_since: 200, ..ask }, &nothing(), 215);
     assert_eq!(looks.of("uid", None).looks.len(), 1, "those of another step are forgotten");
     for at in 0..40 {
-        looks.note("uid", &begun, &[], 300 + at);
+        looks.note("uid", &begun, &nothing(), 300 + at);
     }
     assert_eq!(looks.of("uid", None).looks.len(), MOST_KEPT);
     looks.forget("uid");
-    looks.note("uid", &begun, &[], 400);
+    looks.note("uid", &begun, &nothing(), 400);
     assert_eq!(looks.of("uid", None), Looking::default(), "a deleted object leaves nothing");
 }

@@ -41,6 +41,7 @@ impl Defaults {
             ms_endpoint,
             own_service_account: _,
             own_namespace: _,
+            prometheus: _,
             agents: _,
         } = args;
         let pinned = |engine| Profile::newest(engine).image.to_owned();

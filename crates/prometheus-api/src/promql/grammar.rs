@@ -361,14 +361,18 @@ impl<'a> Grammar<'a> {
         Err(Refusal::new(self.query, at, why))
     }
 
-    /// The value of a matcher with its variables replaced. A `$` that no name follows is an anchor.
+    /// The value of a matcher with its variables replaced: `$name`, or `${name}` before a letter, a digit or `_`. A `$` that no
+    /// name follows is an anchor.
     fn filled(&self, value: &str, is_regex: bool) -> Result<String, Refusal> {
         let mut filled = String::with_capacity(value.len());
         let mut rest = value;
         while let Some((before, after)) = rest.split_once('$') {
             filled.push_str(before);
-            let length = after.find(|c| !is_variable_part(c)).unwrap_or(after.len());
-            let (name, after) = after.split_at(length);
+            let in_braces = after.strip_prefix('{').and_then(|after| after.split_once('}'));
+            let in_braces = in_braces.filter(|(name, _)| name.starts_with(|c: char| c.is_ascii_alphabetic()));
+            let (name, after) = in_braces.unwrap_or_else(|| {
+                after.split_at(after.find(|c| !is_variable_part(c)).unwrap_or(after.len()))
+            });
             let replacement = match name {
                 "" => "$",
                 "namespace" => self.target.namespace,

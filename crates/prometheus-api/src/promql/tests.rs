@@ -134,6 +134,7 @@ fn what_only_some_servers_read_is_refused() {
         "a; b",
         "$name",
         "up{a=\"$other\"}",
+        "up{a=\"${other}\"}",
         "up{a=$other}",
         "5m",
         "a[5m * 2]",
@@ -187,6 +188,9 @@ fn variables_are_quoted_for_their_place() {
         ("up{pod=~\"$name-.*\"}", r#"up{namespace="demo",pod=~"llm\\.v2-.*"}"#),
         ("up{pod=~`^$name-.+$`}", r#"up{namespace="demo",pod=~"^llm\\.v2-.+$"}"#),
         ("up{a=\"$namespace/$name\"}", r#"up{namespace="demo",a="demo/llm.v2"}"#),
+        ("up{a=\"${namespace}_${name}_80\"}", r#"up{namespace="demo",a="demo_llm.v2_80"}"#),
+        ("up{a=~\"${name}_(80|81)$\"}", r#"up{namespace="demo",a=~"llm\\.v2_(80|81)$"}"#),
+        ("up{a=~\"a${2}\"}", r#"up{namespace="demo",a=~"a${2}"}"#),
         ("up{a=~\"x$|y\"}", r#"up{namespace="demo",a=~"x$|y"}"#),
     ] {
         assert_eq!(written(query), expected, "{query}");

@@ -273,7 +273,7 @@ fn number(text: &str) -> Option<f64> {
 
 fn metric_of(wanted: &AnalysisMetric) -> Metric {
     let kind = match wanted.name {
-        MetricName::ErrorRate | MetricName::RepetitionRate => Kind::Failure,
+        MetricName::ErrorRate | MetricName::RepetitionRate | MetricName::Custom => Kind::Failure,
         MetricName::AbortRate => Kind::Abort,
         MetricName::Ttft | MetricName::Tpot | MetricName::E2e => Kind::Latency,
     };

@@ -114,6 +114,7 @@ pub(super) fn look(
         path: metrics.path,
         pods,
         metrics: Vec::new(),
+        queries: None,
     };
     (Some(ask), None)
 }

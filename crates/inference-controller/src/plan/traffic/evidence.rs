@@ -11,6 +11,7 @@ use api::{
 };
 use engine_metrics::engine::Engine;
 use jiff::Timestamp;
+use verdict::interval::Tracks;
 use workload::{
     time::remaining,
     views::pod::{PodView, Terminated},
@@ -22,8 +23,8 @@ use super::{
 };
 use crate::{
     engine::Profile,
-    looks::{Ask, AskedMetric, PodToRead},
-    names,
+    looks::{Ask, AskedMetric, PodToRead, Queries},
+    names::{self, Track},
     observe::Observed,
 };
 
@@ -224,6 +225,11 @@ pub(super) fn look(
         let pods = version.pods().filter(was_ready).take(verdict::counters::MOST_PODS / 2);
         pods.map(|pod| pod_to_read(pod, is_candidate)).collect()
     };
+    let name = observed.inference.metadata.name.as_deref().unwrap_or_default();
+    let services = Tracks {
+        stable: names::service(name, Track::Stable),
+        candidate: names::service(name, Track::Canary),
+    };
     let ask = Ask {
         step_since: since,
         counted_until: analysed.until(),
@@ -240,6 +246,7 @@ pub(super) fn look(
                 known: analysed.bound(metric.name),
             })
             .collect(),
+        queries: analysis.prometheus.clone().map(|prometheus| Queries { prometheus, services }),
     };
     (Some(ask), None)
 }

@@ -75,6 +75,23 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
 }
 
 #[test]
+fn the_queries_of_the_user_are_asked_for_the_services_of_both_versions() {
+    let mut scene = analysing(READY);
+    assert_eq!(scene.plan().look.unwrap().queries, None);
+    scene.edit_spec(|spec| {
+        let analysis = serde_json::json!({
+            "metrics": [{"name": "custom"}],
+            "prometheus": {"requestsQuery": "a", "badRequestsQuery": "b or vector(0)"},
+        });
+        spec.canary.as_mut().unwrap().analysis = Some(serde_json::from_value(analysis).unwrap());
+    });
+    let queries = scene.plan().look.unwrap().queries.unwrap();
+    let verdict::interval::Tracks { stable, candidate } = queries.services;
+    assert_eq!([&*stable, &*candidate], ["chat", "chat-canary"]);
+    assert_eq!(queries.prometheus.bad_requests_query, "b or vector(0)");
+}
+
+#[test]
 fn the_engines_of_both_versions_are_looked_at_each_interval() {
     let mut scene = analysing(READY);
     assert_eq!(scene.plan().look.map(|look| look.pods.len()), Some(2));
@@ -128,7 +145,7 @@ fn what_was_found_stays_while_the_object_is_paused() {
     });
     let found = condition(&scene.plan(), "CanaryHealthy");
     assert_eq!((&*found.0, &*found.1), ("False", "MetricsMissing"));
-    assert!(found.2.ends_with("every pod: pod new: it did not answer"), "{}", found.2);
+    assert!(found.2.ends_with("all numbers: pod new: it did not answer"), "{}", found.2);
     scene.write_status();
     scene.edit_spec(|spec| spec.pods.paused = true);
     assert_eq!(condition(&scene.plan(), "CanaryHealthy"), found);

@@ -95,6 +95,34 @@ fn a_bad_candidate_fails_with_numbers() {
     assert!(message.ends_with(", and 200 is enough"), "two steps of one metric at 0.01: {message}");
 }
 
+#[test]
+fn requests_that_the_user_calls_bad_are_judged_as_errors_are() {
+    let canary = canary(&json!({
+        "metrics": [{"name": "custom"}],
+        "prometheus": {"requestsQuery": "a", "badRequestsQuery": "b or vector(0)"},
+    }));
+    let of_user = |number: i64| {
+        let mut look = look(0, number * 15, (450, 1), (50, 10));
+        look.metrics = look.metrics.into_values().map(|found| (MetricName::Custom, found)).collect();
+        look
+    };
+    let looks: Vec<Look> = (1..=8).map(of_user).collect();
+    let (_, failed) = after(in_step(1, 0, None), &canary, &looks);
+    assert_eq!((failed.judgement.verdict, failed.judgement.reason), (Verdict::Fail, Reason::Alarm));
+    let message = failed.message(None);
+    let counts = "custom: 80 of 400 requests of the candidate (20 %) were bad, 8 of 3600 of stable (0.22 %)";
+    assert!(message.starts_with(counts), "{message}");
+    let missing = |number: i64| Look {
+        metrics: BTreeMap::from([(MetricName::Custom, Found::Incomplete)]),
+        ..of_user(number)
+    };
+    let (_, unknown) = after(in_step(1, 0, None), &canary, &[missing(1), missing(2), missing(3)]);
+    assert_eq!(
+        unknown.message(Some("the server cannot be reached")),
+        "custom: 3 looks in a row did not get all numbers: the server cannot be reached"
+    );
+}
+
 /// One long prompt is more load than a thousand chats.
 #[test]
 fn tokens_of_a_step_are_shown_and_begin_anew_with_the_next() {

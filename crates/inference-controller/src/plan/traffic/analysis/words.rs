@@ -1,5 +1,6 @@
 //! What was found, in words for conditions and events. Pure.
 
+use api::aiinference::analysis::MetricName;
 use verdict::{
     interval::Tracks,
     judge::{Judged, Judgement, MetricResult, Missing, Reason},
@@ -34,7 +35,7 @@ impl Analysed {
                 ))
             }
             Reason::MetricsMissing => {
-                format!("3 looks in a row did not get the numbers of every pod{fault}")
+                format!("{what}: 3 looks in a row did not get all numbers{fault}")
             }
             Reason::BucketMismatch => {
                 format!(
@@ -83,6 +84,7 @@ fn needed(missing: Missing) -> String {
 fn counted(judged: &Judged, result: &MetricResult) -> String {
     let Tracks { stable, candidate } = judged.evidence.totals;
     let what = match (judged.metric.kind, judged.bound) {
+        (Kind::Failure, _) if judged.metric.name == MetricName::Custom.as_str() => "were bad".to_owned(),
         (Kind::Failure, _) => "failed".to_owned(),
         (Kind::Abort, _) => "were aborted".to_owned(),
         (Kind::Latency, Some(bound)) => format!("took longer than {} ms", bound.millis()),
