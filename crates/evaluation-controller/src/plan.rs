@@ -123,7 +123,13 @@ pub(crate) struct Scene<'a> {
 }
 
 pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
-    Plan { facts: obstacle::facts(observed), ..planned(None, observed, settings, now) }
+    Plan { facts: facts(observed), ..planned(None, observed, settings, now) }
+}
+
+/// What is true now and whose time or number decides something, though no object has it.
+fn facts(observed: &Observed) -> Vec<String> {
+    let (unstarted, failed) = (obstacle::facts(observed), progress::failed_tries(observed));
+    unstarted.into_iter().chain(failed).collect()
 }
 
 fn planned(refused: Option<&Refused>, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {

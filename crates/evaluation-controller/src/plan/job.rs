@@ -80,7 +80,7 @@ const CONTROL_QUESTIONS: &str = "200";
 /// A killed harness loses one run, whose answers are asked again.
 const GRACE_SECONDS: i64 = 30;
 /// With pauses of 10, 20 and 40 seconds.
-const RETRIES: i32 = 3;
+pub(super) const RETRIES: i32 = 3;
 /// The key of `spec.apiKeySecretName`.
 const TOKEN_KEY: &str = "token";
 

@@ -25,10 +25,11 @@ use workload::{
 
 use super::{
     Scene,
-    job::RUNNER,
+    job::{RETRIES, RUNNER},
     server,
     work::{self, Work},
 };
+use crate::observe::Observed;
 
 /// The runs that have ended, and what is with those that have not.
 pub(super) struct Progress {
@@ -64,6 +65,9 @@ pub(super) enum State {
 
 /// A watch brings the pods of a Job that has ended within this time.
 pub(super) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(30);
+
+/// Containers that were injected into a pod end within this time after its main container, if they end by themselves.
+pub(super) const OTHERS_END_WITHIN: Duration = Duration::from_secs(60);
 
 /// The comparison has failed by a fault of a node or of the volume, and is made again after this time. Its Job has tried
 /// several times before.
@@ -132,27 +136,101 @@ fn end(scene: &Scene<'_>, work: Work) -> Outcome {
         });
     }
     let Some(failed) = ended.and_then(|job| job.failed.as_ref()) else {
-        return Outcome::Open(match lost(&pods, scene.now).filter(|_| !job.is_being_deleted()) {
-            Some(None) => State::Repeated { work, job: Arc::clone(job) },
-            Some(Some(wait)) => State::Awaited { work, wait },
-            None => State::Active(work),
-        });
+        return Outcome::Open(unfinished(scene, work, job, &pods));
     };
     let last = ends.filter(|ended| ended.exit_code != 0).max_by_key(|ended| ended.finished_at);
-    match (last, remaining(PODS_ARE_SEEN_WITHIN, failed.since, scene.now)) {
-        (None, Some(wait)) => Outcome::Open(State::Awaited { work, wait }),
-        (last, _) => {
-            let cause = failure(scene, work, job, failed, last);
-            // The answers of hours are there, and a comparison holds no GPU.
-            if work != Work::Pair || !may_pass(last) {
-                return Outcome::Open(State::Failed(cause));
-            }
-            Outcome::Open(match remaining(PAIRED_AGAIN_AFTER, failed.since, scene.now) {
-                Some(wait) => State::Failing { work, cause, wait },
-                None => State::Repeated { work, job: Arc::clone(job) },
-            })
-        }
+    Outcome::Open(match (last, remaining(PODS_ARE_SEEN_WITHIN, failed.since, scene.now)) {
+        (None, Some(wait)) => State::Awaited { work, wait },
+        (last, _) => after_failure(scene, work, job, failed, last),
+    })
+}
+
+/// The Job has neither completed nor failed.
+fn unfinished(scene: &Scene<'_>, work: Work, job: &Arc<JobView>, pods: &[&PodView]) -> State {
+    if job.is_being_deleted() {
+        return State::Active(work);
     }
+    if let Some((since, last)) = ended_beside_others(pods, RUNNER) {
+        return match remaining(OTHERS_END_WITHIN, since, scene.now) {
+            Some(wait) => State::Awaited { work, wait },
+            // Another run would say the same.
+            None if last.exit_code == 0 => State::Failed(unreadable(scene, work, last)),
+            None => after_failure(scene, work, job, &unseen_failure(since), Some(last)),
+        };
+    }
+    match lost(pods, scene.now) {
+        Some(None) => State::Repeated { work, job: Arc::clone(job) },
+        Some(Some(wait)) => State::Awaited { work, wait },
+        None => State::Active(work),
+    }
+}
+
+/// `last`: the end of the last runner, if its pod is still there.
+fn after_failure(
+    scene: &Scene<'_>,
+    work: Work,
+    job: &Arc<JobView>,
+    failed: &Failed,
+    last: Option<&Terminated>,
+) -> State {
+    let repeated = || State::Repeated { work, job: Arc::clone(job) };
+    let cause = failure(scene, work, job, failed, last);
+    match work {
+        // The answers of hours are there, and a comparison holds no GPU.
+        Work::Pair if may_pass(last) => match remaining(PAIRED_AGAIN_AFTER, failed.since, scene.now) {
+            Some(wait) => State::Failing { work, cause, wait },
+            None => repeated(),
+        },
+        Work::Ask { .. } if job.failed.is_none() && is_tried_again(scene, job, last) => repeated(),
+        Work::Ask { .. } | Work::Pair => State::Failed(cause),
+    }
+}
+
+/// Whether a Job that does not see the failure of its pod is made again: as often as it would have made another pod.
+fn is_tried_again(scene: &Scene<'_>, job: &JobView, last: Option<&Terminated>) -> bool {
+    let code = last.and_then(|last| ExitCode::from_code(last.exit_code));
+    let (this, of_name) = (failed_try(job), format!("{FAILED_TRY}{} ", job.name()));
+    let before = scene.observed.facts.keys().filter(|fact| fact.starts_with(&of_name) && **fact != this);
+    code.is_none_or(ExitCode::may_be_repeated)
+        && i32::try_from(before.count()).is_ok_and(|count| count < RETRIES)
+}
+
+/// The Jobs whose runner has failed and that do not see it. Those that were deleted for it count too: the next Job has their
+/// name.
+pub(super) fn failed_tries(observed: &Observed) -> Vec<String> {
+    let before = observed.facts.keys().filter(|fact| fact.starts_with(FAILED_TRY)).cloned();
+    let fails = |job: &&Arc<JobView>| {
+        let ended = ended_beside_others(&observed.pods_of(job), RUNNER);
+        job.is_active() && ended.is_some_and(|(_, last)| last.exit_code != 0)
+    };
+    let now = observed.jobs.values().filter(fails).map(|job| failed_try(job));
+    before.chain(now).collect()
+}
+
+/// Before the name of a Job and its uid.
+const FAILED_TRY: &str = "failed beside another container: Job ";
+
+fn failed_try(job: &JobView) -> String {
+    format!("{FAILED_TRY}{} ({})", job.name(), job.metadata.uid.as_deref().unwrap_or_default())
+}
+
+/// The end of a main container whose pod runs on, because a container that was injected does. The Job does not see such an end.
+pub(super) fn ended_beside_others<'p>(
+    pods: &[&'p PodView],
+    main: &str,
+) -> Option<(Timestamp, &'p Terminated)> {
+    let running = pods.iter().filter(|pod| !pod.is_over());
+    let ends = running.filter_map(|pod| {
+        let ended = pod.container(main)?.state.terminated.as_ref()?;
+        // A kubelet that was restarted may not know the time.
+        Some((ended.finished_at.or(pod.created())?, ended))
+    });
+    ends.max_by_key(|(since, _)| *since)
+}
+
+/// A failure that the Job does not see.
+pub(super) fn unseen_failure(since: Timestamp) -> Failed {
+    Failed { since, reason: String::new(), message: String::new() }
 }
 
 /// Whether a node or a volume may be the cause of a failed Job. `None`: no pod of it has started, or it is gone.

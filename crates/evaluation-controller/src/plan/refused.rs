@@ -10,7 +10,7 @@ use runtime::write::{
 use workload::{Cause, time::remaining};
 
 use super::{
-    Plan, Scene, conditions, nothing, obstacle, planned,
+    Plan, Scene, conditions, facts, nothing, obstacle, planned,
     status::{self, events},
     step::Step,
     upload::{self, Stage},
@@ -54,7 +54,7 @@ pub(crate) fn refused(
     now: Timestamp,
 ) -> Plan {
     let plan = after(refusal, plan, observed, settings, now);
-    Plan { facts: obstacle::facts(observed), ..plan }
+    Plan { facts: facts(observed), ..plan }
 }
 
 fn after(refusal: &Refusal, plan: &Plan, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {

@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod bad_hours;
+mod injected;
 mod interrupted;
 mod refusals;
 mod side_by_side;

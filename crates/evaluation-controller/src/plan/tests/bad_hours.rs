@@ -9,7 +9,7 @@ use workload::views::job::JobView;
 use super::*;
 
 /// With a temporary baseline, whose run has a Job since the beginning.
-fn running() -> Observed {
+pub(super) fn running() -> Observed {
     let mut seen = observed(evaluation(&json!({})));
     let plan = planned(&seen);
     seen = with_status(seen, &plan);
@@ -18,13 +18,13 @@ fn running() -> Observed {
     seen
 }
 
-fn change_job(seen: &mut Observed, change: impl Fn(&mut JobView)) {
+pub(super) fn change_job(seen: &mut Observed, change: impl Fn(&mut JobView)) {
     for job in seen.jobs.values_mut() {
         change(Arc::make_mut(job));
     }
 }
 
-fn time(seconds: i64) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
+pub(super) fn time(seconds: i64) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
     k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(seconds))
 }
 

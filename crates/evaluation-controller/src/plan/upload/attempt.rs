@@ -30,7 +30,7 @@ use crate::{
         claim, conditions,
         job::{self, FIELDS},
         obstacle::{self, Start},
-        progress::{self, PODS_ARE_SEEN_WITHIN},
+        progress::{self, OTHERS_END_WITHIN, PODS_ARE_SEEN_WITHIN, ended_beside_others, unseen_failure},
     },
     validate::ValidEvaluation,
 };
@@ -38,9 +38,6 @@ use crate::{
 /// Between a Job that has failed, which takes up to half an hour, and the next one. An image that cannot be pulled may be another
 /// one since.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
-
-/// Of containers that were injected into a pod whose uploader has ended.
-const OTHERS_END_WITHIN: Duration = Duration::from_secs(60);
 
 /// Reasons of pods that cannot start.
 const START_FAULTS: [&str; 3] =
@@ -337,11 +334,8 @@ impl Attempt<'_> {
 /// The end of a Job. One whose pod has an injected container that runs on does not see that its uploader has failed.
 fn failure(job: &JobView, pods: &[&PodView]) -> Option<Failed> {
     let beside_others = || {
-        let running = pods.iter().filter(|pod| !pod.is_over());
-        let ended = running.filter_map(|pod| pod.container(UPLOADER)?.state.terminated.as_ref());
-        let failed = ended.filter(|ended| ended.exit_code != 0);
-        let since = failed.filter_map(|ended| ended.finished_at).max()?;
-        Some(Failed { since, reason: String::new(), message: String::new() })
+        let ended = ended_beside_others(pods, UPLOADER).filter(|(_, ended)| ended.exit_code != 0);
+        ended.map(|(since, _)| unseen_failure(since))
     };
     job.failed.clone().or_else(beside_others)
 }
