@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use workload::{
     Cause, Finding,
     faults::{
-        container::{quote, start_fault},
+        container::{fault_of_added, quote, start_fault},
         unplaced::unplaced,
     },
     time::remaining,
@@ -46,6 +46,9 @@ const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(660);
 
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
+
+/// What a webhook adds, such as the rules of a mesh, is done within this time.
+const INIT_ENDS_WITHIN: Duration = Duration::from_secs(120);
 
 pub(super) fn start(scene: &Scene<'_>, work: Work) -> Start {
     let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
@@ -127,11 +130,27 @@ fn unstarted(pod: &PodView, now: Timestamp) -> Finding {
         };
         return Finding { cause: cause.map(named), requeue_after };
     }
-    let main = [RUNNER, UPLOADER].into_iter().filter_map(|name| pod.container(name));
-    let containers = pod.init_container(INSTALLER).into_iter().chain(main);
-    let fault = containers.filter_map(|container| start_fault(pod, container)).next();
-    if fault.is_some() || pod.has_started_containers() {
-        return Finding { cause: fault, requeue_after: None };
+    let main = || [RUNNER, UPLOADER].into_iter().filter_map(|name| pod.container(name));
+    if main().any(|one| one.state.running.is_some() || one.state.terminated.is_some()) {
+        return Finding::default();
+    }
+    let own = pod.init_container(INSTALLER).into_iter().chain(main());
+    let fault = own.filter_map(|container| start_fault(pod, container)).next();
+    if let Some(cause) = fault.or_else(|| fault_of_added(pod, &[INSTALLER, RUNNER, UPLOADER])) {
+        return Finding { cause: Some(cause), requeue_after: None };
+    }
+    if let Some((init, since)) = running_init(pod) {
+        return after(INIT_ENDS_WITHIN, since, now, || {
+            let name = pod.name();
+            let message = format!(
+                "init container {init} of pod {name} has run since {since}, and the next containers wait for its end; see \
+                 kubectl logs {name} -c {init}"
+            );
+            Cause { reason: reasons::WAITING, message }
+        });
+    }
+    if pod.has_started_containers() {
+        return Finding::default();
     }
     let Some(placed) = pod.placed() else { return Finding::default() };
     after(IS_SET_UP_WITHIN, placed, now, || {
@@ -142,6 +161,12 @@ fn unstarted(pod: &PodView, now: Timestamp) -> Finding {
         );
         Cause { reason: reasons::WAITING, message }
     })
+}
+
+/// The init container for whose end the others wait, and its start. A sidecar is one that does not end, and has `started`.
+fn running_init(pod: &PodView) -> Option<(&str, Timestamp)> {
+    let mut unfinished = pod.init_containers.iter().filter(|init| init.started != Some(true));
+    unfinished.find_map(|init| Some((init.name.as_str(), init.state.running.as_ref()?.started_at?)))
 }
 
 /// From when on it counts that a run of this side waits since `since`. `None`: a run of the other side goes on, and may have

@@ -6,6 +6,7 @@ use workload::views::pod::Container;
 
 use super::{
     bad_hours::{change_job, running},
+    refusals::with_pod,
     *,
 };
 
@@ -103,4 +104,68 @@ fn a_comparison_that_fails_beside_a_sidecar_is_repeated_and_fails_as_alone() {
         let repeats = names(&plan(&seen, &settings(), at(310))).1 == ["job ab-pair"];
         assert_eq!(repeats, phase == Phase::Comparing);
     }
+}
+
+/// The pod of the candidate, placed at noon, whose runner waits for these init containers.
+fn initializing(containers: &Value) -> Observed {
+    let state = json!({"waiting": {"reason": "PodInitializing"}});
+    let status = json!({"phase": "Pending", "initContainerStatuses": containers,
+        "containerStatuses": [{"name": "runner", "state": state}]});
+    with_pod(&json!({"nodeName": "n", "containers": []}), &status)
+}
+
+fn message_at(seen: &Observed, seconds: i64) -> String {
+    plan(seen, &settings(), at(seconds)).status.message.unwrap()
+}
+
+#[test]
+fn an_init_container_that_does_not_start_is_named_and_gives_the_gpus_back() {
+    for (state, reason, words) in [
+        (json!({"waiting": {"reason": "ErrImagePull"}}), reasons::IMAGE_PULL_FAILED, "cannot start"),
+        (json!({"waiting": {"reason": "CrashLoopBackOff"}}), reasons::CRASH_LOOP, "ended with code 1"),
+    ] {
+        let last = json!({"terminated": {"exitCode": 1}});
+        let init = json!({"name": "istio-init", "restartCount": 4, "state": state, "lastState": last});
+        let seen = initializing(&json!([{"name": "done", "state": {"terminated": {"exitCode": 0}}}, init]));
+        let waits = plan(&seen, &settings(), at(599));
+        assert_eq!(said(&waits, conditions::STALLED), is("True", reason));
+        let message = waits.status.message.unwrap();
+        assert!(message.contains(&format!("istio-init of pod ab-candidate-0-x {words}")), "{message}");
+        let failed = plan(&seen, &settings(), at(600));
+        assert_eq!(said(&failed, conditions::FAILED), is("True", reason));
+    }
+}
+
+#[test]
+fn an_init_container_that_does_not_end_is_named_and_gives_the_gpus_back() {
+    let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
+    let mut seen = initializing(&json!([{"name": "wait-for-mesh", "state": running}]));
+    let soon = plan(&seen, &settings(), at(119));
+    assert_eq!(soon.requeue_after, Some(Duration::from_secs(1)));
+    assert!(!soon.status.message.unwrap().contains("wait-for-mesh"));
+    let message = message_at(&seen, 120);
+    let words = "init container wait-for-mesh of pod ab-candidate-0-x has run since 2026-01-01T12:00:00Z";
+    assert!(message.contains(words), "{message}");
+    seen = refusals::baseline_ended(seen, 0);
+    assert_ne!(plan(&seen, &settings(), at(599)).status.phase, Some(Phase::Failed));
+    assert_eq!(plan(&seen, &settings(), at(600)).status.phase, Some(Phase::Failed));
+}
+
+/// Large images are pulled for long.
+#[test]
+fn an_init_container_that_is_a_sidecar_is_no_obstacle() {
+    let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
+    let seen = initializing(&json!([{"name": "istio-proxy", "started": true, "state": running}]));
+    assert_eq!(plan(&seen, &settings(), at(9_999)).status.phase, Some(Phase::Running));
+    assert!(!message_at(&seen, 9_999).contains("istio-proxy"));
+}
+
+#[test]
+fn a_sidecar_without_its_image_is_no_obstacle_of_a_run_that_goes_on() {
+    let mut seen = running();
+    let pod = Arc::make_mut(&mut seen.pods[0]);
+    let proxy = json!({"name": "istio-proxy", "state": {"waiting": {"reason": "ErrImagePull"}}});
+    pod.containers = [pod.containers[0].clone(), container(&proxy)].into();
+    let plan = plan(&seen, &settings(), at(9_999));
+    assert_eq!((plan.status.phase, said(&plan, conditions::STALLED)), (Some(Phase::Running), None));
 }

@@ -18,7 +18,7 @@ fn candidate_waits() -> Observed {
 }
 
 /// The run of the baseline has ended at this time, and the status has it.
-fn baseline_ended(mut seen: Observed, seconds: i64) -> Observed {
+pub(super) fn baseline_ended(mut seen: Observed, seconds: i64) -> Observed {
     ends(&mut seen, "ab-baseline-0");
     let plan = plan(&seen, &settings(), at(seconds));
     assert_eq!(plan.status.runs.len(), 1);
@@ -156,7 +156,7 @@ fn the_time_of_a_refusal_begins_with_it() {
 }
 
 /// The pod of the candidate as the text says, created and placed at noon.
-fn with_pod(spec: &Value, status: &Value) -> Observed {
+pub(super) fn with_pod(spec: &Value, status: &Value) -> Observed {
     let mut seen = with_own_claim(running(&json!({"nullControl": false})));
     let pod = seen.pods.iter_mut().find(|pod| pod.name() == "ab-candidate-0-x").unwrap();
     let labels = json!({"app.kubernetes.io/name": "modelevaluation", "app.kubernetes.io/instance": "ab",
