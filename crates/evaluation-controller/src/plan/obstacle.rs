@@ -1,6 +1,6 @@
 //! Why the pods of a run do not start, and from when on that counts. Pure.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use api::reasons;
 use jiff::Timestamp;
@@ -12,7 +12,10 @@ use workload::{
     },
     time::remaining,
     uploads::UPLOADER,
-    views::{job::JobView, pod::PodView},
+    views::{
+        job::JobView,
+        pod::{Container, PodView},
+    },
 };
 
 use super::{
@@ -60,7 +63,7 @@ pub(super) fn of_job(observed: &Observed, job: &JobView, now: Timestamp) -> Star
     let pods = observed.pods_of(job);
     let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let (Finding { cause, requeue_after: wait }, since) = match pods.iter().find(|pod| !pod.is_over()) {
-        Some(pod) => (unstarted(pod, now), pod.created().unwrap_or(created)),
+        Some(pod) => unstarted(observed, pod, now),
         None if is_without(&pods) => {
             let since = observed.facts.get(&has_no_pod(job)).copied().unwrap_or(now).max(created);
             let is_first = pods.is_empty() && remaining(HAS_A_POD_WITHIN, created, since).is_some();
@@ -104,11 +107,17 @@ fn without_a_pod(job: &JobView, expected: (Duration, Timestamp), now: Timestamp)
     })
 }
 
-/// What is true now and whose times decide something: that a Job has no pod. The time since its creation would end a run of
-/// hours whose pod was evicted just now, and no object has the time since when it has none.
+/// What is true now and whose times decide something: that a Job has no pod, and that a container does not start. The times of
+/// Job and pod would end a run of hours whose pod was evicted just now, or whose image was not there once, after a long pull.
 pub(super) fn facts(observed: &Observed) -> Vec<String> {
     let active = observed.jobs.values().filter(|job| job.is_active());
-    active.filter(|job| is_without(&observed.pods_of(job))).map(|job| has_no_pod(job)).collect()
+    let of_job = |job: &Arc<JobView>| {
+        let pods = observed.pods_of(job);
+        let pod = pods.iter().find(|pod| !pod.is_over());
+        let unstarted = pod.and_then(|pod| Some(does_not_start(pod, &cannot_start(pod)?)));
+        unstarted.or_else(|| is_without(&pods).then(|| has_no_pod(job)))
+    };
+    active.filter_map(of_job).collect()
 }
 
 /// Whether all pods of a Job have ended.
@@ -121,26 +130,31 @@ fn has_no_pod(job: &JobView) -> String {
     format!("Job {} ({uid}) has no pod", job.name())
 }
 
-fn unstarted(pod: &PodView, now: Timestamp) -> Finding {
+/// Kubelets try again and say it in other words, which are of the same reason.
+fn does_not_start(pod: &PodView, cause: &Cause) -> String {
+    format!("pod {} ({}) does not start: {}", pod.name(), pod.uid(), cause.reason)
+}
+
+/// Why, and since when.
+fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Timestamp) {
+    let created = pod.created().unwrap_or(now);
     if pod.node.is_none() {
         let Finding { cause, requeue_after } = unplaced(None, pod, None, now);
         let named = |Cause { reason, message }: Cause| Cause {
             reason,
             message: format!("pod {} has no node: {message}", pod.name()),
         };
-        return Finding { cause: cause.map(named), requeue_after };
+        return (Finding { cause: cause.map(named), requeue_after }, created);
     }
-    let main = || [RUNNER, UPLOADER].into_iter().filter_map(|name| pod.container(name));
-    if main().any(|one| one.state.running.is_some() || one.state.terminated.is_some()) {
-        return Finding::default();
+    if let Some(cause) = cannot_start(pod) {
+        let since = observed.facts.get(&does_not_start(pod, &cause)).copied().unwrap_or(now);
+        return (Finding { cause: Some(cause), requeue_after: None }, since.max(created));
     }
-    let own = pod.init_container(INSTALLER).into_iter().chain(main());
-    let fault = own.filter_map(|container| start_fault(pod, container)).next();
-    if let Some(cause) = fault.or_else(|| fault_of_added(pod, &[INSTALLER, RUNNER, UPLOADER])) {
-        return Finding { cause: Some(cause), requeue_after: None };
+    if has_main_started(pod) {
+        return (Finding::default(), created);
     }
     if let Some((init, since)) = running_init(pod) {
-        return after(INIT_ENDS_WITHIN, since, now, || {
+        let found = after(INIT_ENDS_WITHIN, since, now, || {
             let name = pod.name();
             let message = format!(
                 "init container {init} of pod {name} has run since {since}, and the next containers wait for its end; see \
@@ -148,19 +162,39 @@ fn unstarted(pod: &PodView, now: Timestamp) -> Finding {
             );
             Cause { reason: reasons::WAITING, message }
         });
+        return (found, since);
     }
     if pod.has_started_containers() {
-        return Finding::default();
+        return (Finding::default(), created);
     }
-    let Some(placed) = pod.placed() else { return Finding::default() };
-    after(IS_SET_UP_WITHIN, placed, now, || {
+    let placed = pod.placed().unwrap_or(created);
+    let found = after(IS_SET_UP_WITHIN, placed, now, || {
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
         let message = format!(
             "pod {name} is on node {node}, and none of its containers has started: a volume may be attached to another node; \
              see kubectl describe pod {name}"
         );
         Cause { reason: reasons::WAITING, message }
-    })
+    });
+    (found, placed)
+}
+
+/// Why the kubelet of a pod cannot start a container that the main one needs, or the main one.
+fn cannot_start(pod: &PodView) -> Option<Cause> {
+    if pod.node.is_none() || has_main_started(pod) {
+        return None;
+    }
+    let own = pod.init_container(INSTALLER).into_iter().chain(main(pod));
+    let fault = own.filter_map(|container| start_fault(pod, container)).next();
+    fault.or_else(|| fault_of_added(pod, &[INSTALLER, RUNNER, UPLOADER]))
+}
+
+fn has_main_started(pod: &PodView) -> bool {
+    main(pod).any(|one| one.state.running.is_some() || one.state.terminated.is_some())
+}
+
+fn main(pod: &PodView) -> impl Iterator<Item = &Container> {
+    [RUNNER, UPLOADER].into_iter().filter_map(|name| pod.container(name))
 }
 
 /// The init container for whose end the others wait, and its start. A sidecar is one that does not end, and has `started`.

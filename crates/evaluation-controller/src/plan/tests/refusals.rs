@@ -202,14 +202,49 @@ fn runs_that_both_find_no_node_give_their_gpus_back() {
     assert_eq!(plan(&seen, &settings(), at(600)).status.phase, Some(Phase::Failed));
 }
 
-/// No end of the other run mends it.
+/// The pod of the candidate was created at noon, and its kubelet says this of the runner.
+fn with_runner(waits: &str) -> Observed {
+    let state = json!({"waiting": {"reason": waits, "message": "no such image"}});
+    let status = json!({"phase": "Pending", "containerStatuses": [{"name": "runner", "state": state}]});
+    with_pod(&json!({"nodeName": "n", "containers": []}), &status)
+}
+
+/// The end of the other run does not mend it.
 #[test]
 fn a_run_without_its_image_does_not_wait_for_the_other_one() {
-    let state = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
-    let status = json!({"phase": "Pending", "containerStatuses": [{"name": "runner", "state": state}]});
-    let seen = with_pod(&json!({"nodeName": "n", "containers": []}), &status);
+    let seen = with_runner("ImagePullBackOff");
+    let seen = noted(seen.clone(), &planned(&seen), 0);
     assert_ne!(plan(&seen, &settings(), at(599)).status.phase, Some(Phase::Failed));
     let failed = plan(&seen, &settings(), at(600));
+    assert_eq!(said(&failed, conditions::FAILED), is("True", reasons::IMAGE_PULL_FAILED));
+}
+
+/// Its node was bought, or its image was pulled for long.
+#[test]
+fn an_image_that_cannot_be_pulled_late_has_ten_minutes_from_then_on() {
+    let mut seen = with_runner("ContainerCreating");
+    seen = noted(seen.clone(), &plan(&seen, &settings(), at(10)), 10);
+    let pods = with_runner("ErrImagePull").pods;
+    seen.pods = pods;
+    let first = plan(&seen, &settings(), at(700));
+    assert_eq!(said(&first, conditions::STALLED), is("True", reasons::IMAGE_PULL_FAILED));
+    assert_eq!(
+        (first.status.phase, first.requeue_after),
+        (Some(Phase::Running), Some(settings().server_fault))
+    );
+    seen = noted(seen, &first, 700);
+    // The kubelet waits longer between two pulls.
+    seen.pods = with_runner("ImagePullBackOff").pods;
+    let waits = plan(&seen, &settings(), at(1_299));
+    assert_eq!(
+        (waits.status.phase, waits.requeue_after),
+        (Some(Phase::Running), Some(Duration::from_secs(1)))
+    );
+    // In the memory of a controller that was started again is nothing.
+    let restarted = Observed { facts: Default::default(), ..noted(seen.clone(), &waits, 1_299) };
+    assert_eq!(plan(&restarted, &settings(), at(1_300)).status, waits.status);
+    seen = noted(seen, &waits, 1_299);
+    let failed = plan(&seen, &settings(), at(1_300));
     assert_eq!(said(&failed, conditions::FAILED), is("True", reasons::IMAGE_PULL_FAILED));
 }
 
@@ -229,6 +264,19 @@ fn a_pod_whose_volume_is_on_another_node_is_named() {
         message.contains("pod ab-candidate-0-x is on node n, and none of its containers has started"),
         "{message}"
     );
+}
+
+/// A node was bought for it.
+#[test]
+fn the_time_for_its_volume_counts_from_when_a_pod_has_a_node() {
+    let scheduled =
+        json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T12:15:00Z"});
+    let status = json!({"phase": "Pending", "conditions": [scheduled]});
+    let seen = with_pod(&json!({"nodeName": "n", "containers": []}), &status);
+    let seen = baseline_ended(seen, 0);
+    assert!(plan(&seen, &settings(), at(1_020)).status.message.unwrap().contains("none of its containers"));
+    assert_eq!(plan(&seen, &settings(), at(1_499)).status.phase, Some(Phase::Running));
+    assert_eq!(plan(&seen, &settings(), at(1_500)).status.phase, Some(Phase::Failed));
 }
 
 /// It is created again when the claim is there.

@@ -222,10 +222,14 @@ fn a_missing_secret_is_named_and_an_image_that_cannot_be_pulled_gives_way_to_ano
     let plan = later(&missing, 700);
     assert_eq!(said(&plan, conditions::UPLOADED), is("False", reasons::SECRET_NOT_FOUND));
     assert!(names(&plan).1.is_empty(), "the kubelet tries it again");
-    let no_image = waits("ImagePullBackOff", "no such image");
-    assert_eq!(said(&later(&no_image, 599), conditions::UPLOADED), is("False", reasons::IMAGE_PULL_FAILED));
-    assert!(names(&later(&no_image, 599)).1.is_empty());
-    assert_eq!(names(&later(&no_image, 600)).1, ["job ab-answers"]);
+    // A node was bought for it.
+    let no_image = waits("ErrImagePull", "no such image");
+    let first = later(&no_image, 700);
+    assert_eq!(said(&first, conditions::UPLOADED), is("False", reasons::IMAGE_PULL_FAILED));
+    assert_eq!((names(&first).1.len(), first.requeue_after), (0, Some(Duration::from_secs(600))));
+    let no_image = noted(no_image, &first, 700);
+    assert!(names(&later(&no_image, 1_299)).1.is_empty());
+    assert_eq!(names(&later(&no_image, 1_300)).1, ["job ab-answers"]);
 }
 
 #[test]
