@@ -39,13 +39,18 @@ pub(super) struct Start {
 pub(super) struct Obstacle {
     pub(super) cause: Cause,
     pub(super) since: Timestamp,
+    /// It may pass by itself for so long, so nothing is given up before.
+    pub(super) may_pass_within: Duration,
 }
 
-/// The Job controller makes a pod within this time.
+/// The Job controller makes the first pod within this time.
 const HAS_A_POD_WITHIN: Duration = Duration::from_secs(30);
 
 /// The Job controller waits for up to ten minutes before the next pod, the longer the more pods have failed or were evicted.
 const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(660);
+
+/// Most of these pauses are over by then. What else may be the cause is said, so that its user has time to mend it.
+const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
 
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
@@ -61,23 +66,16 @@ pub(super) fn start(scene: &Scene<'_>, work: Work) -> Start {
 /// Of a Job that is active.
 pub(super) fn of_job(observed: &Observed, job: &JobView, now: Timestamp) -> Start {
     let pods = observed.pods_of(job);
-    let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    let (Finding { cause, requeue_after: wait }, since) = match pods.iter().find(|pod| !pod.is_over()) {
-        Some(pod) => unstarted(observed, pod, now),
-        None if is_without(&pods) => {
-            let since = observed.facts.get(&has_no_pod(job)).copied().unwrap_or(now).max(created);
-            let is_first = pods.is_empty() && remaining(HAS_A_POD_WITHIN, created, since).is_some();
-            // A queue makes no pause.
-            let expected = match is_first || job.is_suspended {
-                true => (HAS_A_POD_WITHIN, created),
-                false => (HAS_THE_NEXT_POD_WITHIN, since),
-            };
-            (without_a_pod(job, expected, now), since)
-        }
+    if let Some(pod) = pods.iter().find(|pod| !pod.is_over()) {
+        let (Finding { cause, requeue_after: wait }, since) = unstarted(observed, pod, now);
+        let obstacle = cause.map(|cause| Obstacle { cause, since, may_pass_within: Duration::ZERO });
+        return Start { obstacle, wait };
+    }
+    match is_without(&pods) {
+        true => without_a_pod(observed, job, &pods, now),
         // A pod is about to end, or its node is lost.
-        None => (Finding::default(), created),
-    };
-    Start { obstacle: cause.map(|cause| Obstacle { cause, since }), wait }
+        false => Start::default(),
+    }
 }
 
 /// The cause, if it has been true for so long, else when to look again.
@@ -88,23 +86,62 @@ fn after(time: Duration, since: Timestamp, now: Timestamp, cause: impl FnOnce() 
     }
 }
 
-/// `expected`: how long it may be without one, and since when that counts.
-fn without_a_pod(job: &JobView, expected: (Duration, Timestamp), now: Timestamp) -> Finding {
-    let (within, since) = expected;
-    after(within, since, now, || {
-        let name = job.name();
-        let message = match (job.is_suspended, job.suspended_message.as_str()) {
-            (true, "") => {
-                format!("Job {name} is suspended: a queue has to admit it; see kubectl describe job {name}")
-            }
-            (true, words) => format!("Job {name} is suspended: {}", quote(words)),
-            (false, _) => format!(
-                "Job {name} has no pod: a quota, a LimitRange or an admission policy may hold it back; see kubectl describe \
-                 job {name}"
-            ),
-        };
-        Cause { reason: reasons::WAITING, message }
-    })
+fn without_a_pod(observed: &Observed, job: &JobView, pods: &[&PodView], now: Timestamp) -> Start {
+    let created = job.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    let since = observed.facts.get(&has_no_pod(job)).copied().unwrap_or(now).max(created);
+    let is_first = pods.is_empty() && remaining(HAS_A_POD_WITHIN, created, since).is_some();
+    // A suspended Job is not in back-off, so it is named at once.
+    let ((said_after, from), may_pass_within) = match is_first || job.is_suspended {
+        true => ((HAS_A_POD_WITHIN, created), Duration::ZERO),
+        false => ((NEXT_POD_IS_MISSED_AFTER, since), HAS_THE_NEXT_POD_WITHIN),
+    };
+    let cause = Cause { reason: reasons::WAITING, message: no_pod(job, pods) };
+    // A restart of this process, which begins the times anew, takes back no words.
+    let said_after = if is_said(observed, &cause) { Duration::ZERO } else { said_after };
+    let Finding { cause, requeue_after: wait } = after(said_after, from, now, || cause);
+    Start { obstacle: cause.map(|cause| Obstacle { cause, since, may_pass_within }), wait }
+}
+
+/// Why a Job has no pod that runs.
+fn no_pod(job: &JobView, pods: &[&PodView]) -> String {
+    let name = job.name();
+    match (job.is_suspended, job.suspended_message.as_str()) {
+        (true, "") => {
+            format!("Job {name} is suspended: a queue has to admit it; see kubectl describe job {name}")
+        }
+        (true, words) => format!("Job {name} is suspended: {}", quote(words)),
+        (false, _) => {
+            let why = match last_end(pods) {
+                Some((pod, how)) => format!(
+                    "has had no other pod since {pod} ended ({how}): Kubernetes may pause for ten minutes, or a quota, a \
+                     LimitRange or an admission policy holds it back"
+                ),
+                None => {
+                    "has no pod: a quota, a LimitRange or an admission policy may hold it back".to_owned()
+                }
+            };
+            format!("Job {name} {why}; see kubectl describe job {name}")
+        }
+    }
+}
+
+/// The last pod that has ended, and how.
+fn last_end<'p>(pods: &[&'p PodView]) -> Option<(&'p str, String)> {
+    let end = |pod: &'p PodView| main(pod).find_map(|one| one.state.terminated.as_ref());
+    let last = pods.iter().max_by_key(|pod| (end(pod).and_then(|end| end.finished_at), pod.created()))?;
+    let how = match end(last) {
+        Some(end) => format!("exit code {} {}", end.exit_code, quote(&end.reason)).trim_end().to_owned(),
+        // An eviction leaves no other word.
+        None if last.reason.is_empty() => last.phase.clone(),
+        None => quote(&last.reason),
+    };
+    Some((last.name(), how))
+}
+
+/// Whether a condition of the status says this.
+fn is_said(observed: &Observed, cause: &Cause) -> bool {
+    let mut known = observed.evaluation.status.iter().flat_map(|status| &status.conditions);
+    known.any(|known| known.message.contains(&cause.message))
 }
 
 /// What is true now and whose times decide something: that a Job has no pod, and that a container does not start. The times of
@@ -237,7 +274,7 @@ fn standing(scene: &Scene<'_>, work: Work) -> Standing {
     let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
     if job.is_some() {
         return match start(scene, work).obstacle {
-            Some(Obstacle { since, .. }) => Standing::Held { since },
+            Some(Obstacle { since, cause: _, may_pass_within: _ }) => Standing::Held { since },
             None => Standing::GoesOn,
         };
     }

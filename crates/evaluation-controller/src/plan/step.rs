@@ -76,13 +76,15 @@ fn only(outlook: Outlook) -> Step {
 fn under_way(scene: &Scene<'_>, work: Work) -> Result<Step, Cause> {
     let Start { obstacle, wait } = obstacle::start(scene, work);
     let held = work.side().filter(|side| scene.observed.server(*side).own().is_some());
-    let left = obstacle.as_ref().zip(held).and_then(|(Obstacle { cause, since }, side)| {
+    let left = obstacle.as_ref().zip(held).and_then(|(obstacle, side)| {
+        let Obstacle { cause, since, may_pass_within } = obstacle;
         // What a user has to mend does not wait for the other run.
         let since = match conditions::needs_a_user(cause.reason) {
             true => *since,
             false => obstacle::counts_from(scene, side, *since)?,
         };
-        Some(remaining(scene.settings.server_fault, since, scene.now))
+        let most = scene.settings.server_fault.max(*may_pass_within);
+        Some(remaining(most, since, scene.now))
     });
     if let (Some(None), Some(Obstacle { cause, .. })) = (left, &obstacle) {
         return Err(cause.clone());

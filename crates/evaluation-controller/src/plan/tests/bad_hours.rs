@@ -61,25 +61,78 @@ fn a_run_without_a_pod_gives_its_gpus_back() {
     assert_eq!(names(&next).1, ["job ab-baseline-0", "server ab-baseline"]);
 }
 
+/// In a run of hours, whose Job is open.
+fn with_a_failed_pod() -> Observed {
+    let mut seen = running();
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    let pod = Arc::make_mut(&mut seen.pods[0]);
+    pod.phase = "Failed".to_owned();
+    let state =
+        json!({"terminated": {"exitCode": 84, "reason": "Error", "finishedAt": "2026-01-01T13:00:00Z"}});
+    pod.containers[0].state = serde_json::from_value(state).unwrap();
+    seen
+}
+
+const NO_OTHER_POD: &str = "Job ab-baseline-0 has had no other pod since ab-baseline-0-x ended (exit code 84 Error): \
+                            Kubernetes may pause for ten minutes, or a quota, a LimitRange or an admission policy holds it back; see kubectl \
+                            describe job ab-baseline-0";
+
 /// Its pod has failed and is kept, and a quota or a queue holds the next one back.
 #[test]
 fn a_run_whose_next_pod_does_not_come_gives_its_gpus_back() {
-    let mut seen = running();
-    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
-    Arc::make_mut(&mut seen.pods[0]).phase = "Failed".to_owned();
+    let mut seen = with_a_failed_pod();
     let pause = plan(&seen, &settings(), at(3_600));
     assert_eq!(said(&pause, conditions::EVALUATED), is("False", reasons::EVALUATING));
-    assert_eq!(pause.requeue_after, Some(Duration::from_secs(660)));
+    assert_eq!(pause.requeue_after, Some(Duration::from_secs(120)));
     seen = noted(seen, &pause, 3_600);
-    let waits = plan(&seen, &settings(), at(4_259));
-    assert_eq!(Some(&waits.status), seen.evaluation.status.as_ref());
+    assert_eq!(plan(&seen, &settings(), at(3_719)).status, pause.status);
+    let first = plan(&seen, &settings(), at(3_720));
+    assert_eq!(
+        (first.status.phase, first.status.message.as_deref()),
+        (Some(Phase::Running), Some(NO_OTHER_POD)),
+        "its user has time"
+    );
+    assert_eq!(first.requeue_after, Some(Duration::from_secs(540)));
+    seen = noted(seen, &first, 3_720);
+    assert_eq!(plan(&seen, &settings(), at(4_259)).status, first.status, "nothing is written at rest");
     let ended = plan(&seen, &settings(), at(4_260));
-    assert_eq!(ended.status.phase, Some(Phase::Failed));
-    assert!(ended.status.message.as_deref().unwrap().contains("Job ab-baseline-0 has no pod"));
+    assert_eq!(
+        (ended.status.phase, ended.status.message.as_deref()),
+        (Some(Phase::Failed), Some(NO_OTHER_POD))
+    );
     // A queue has taken its room.
     change_job(&mut seen, |job| job.is_suspended = true);
     let queued = plan(&seen, &settings(), at(3_630)).status.message.unwrap();
     assert!(queued.contains("Job ab-baseline-0 is suspended"), "{queued}");
+}
+
+#[test]
+fn an_eviction_is_named_where_the_next_pod_does_not_come() {
+    let mut seen = with_a_failed_pod();
+    let pod = Arc::make_mut(&mut seen.pods[0]);
+    (pod.reason, pod.containers) = ("Evicted".to_owned(), [].into());
+    seen = noted(seen.clone(), &plan(&seen, &settings(), at(0)), 0);
+    let words = plan(&seen, &settings(), at(120)).status.message.unwrap();
+    assert!(words.contains("no other pod since ab-baseline-0-x ended (Evicted): "), "{words}");
+}
+
+/// Its memory is empty. The time counts anew, and the words stay.
+#[test]
+fn a_restart_of_the_controller_takes_no_words_back() {
+    let mut without = running();
+    without.pods.clear();
+    change_job(&mut without, |job| job.metadata.creation_timestamp = Some(time(0)));
+    for (seen, noticed, said_at) in [(without, 0, 30), (with_a_failed_pod(), 3_600, 3_720)] {
+        let seen = noted(seen.clone(), &plan(&seen, &settings(), at(noticed)), noticed);
+        let first = plan(&seen, &settings(), at(said_at));
+        assert_eq!(said(&first, conditions::EVALUATED), is("False", reasons::WAITING));
+        let restarted = Observed { facts: Default::default(), ..noted(seen, &first, said_at) };
+        let again = plan(&restarted, &settings(), at(5_000));
+        assert_eq!((&again.status, again.events.len()), (&first.status, 0));
+        let restarted = noted(restarted, &again, 5_000);
+        assert_eq!(plan(&restarted, &settings(), at(5_659)).status, first.status);
+        assert_eq!(plan(&restarted, &settings(), at(5_660)).status.phase, Some(Phase::Failed));
+    }
 }
 
 /// The words of a refusal fill the message of the status, which then names no Job.
@@ -110,9 +163,11 @@ fn a_run_of_hours_whose_pod_was_evicted_goes_on() {
     seen.pods.clear();
     for seconds in [9_000, 9_010] {
         let waits = plan(&seen, &settings(), at(seconds));
-        assert_eq!(waits.status.phase, Some(Phase::Running));
+        assert_eq!(Some(&waits.status), seen.evaluation.status.as_ref());
         seen = noted(seen, &waits, seconds);
     }
+    assert_eq!(Some(&plan(&seen, &settings(), at(9_119)).status), seen.evaluation.status.as_ref());
+    assert!(plan(&seen, &settings(), at(9_120)).status.message.unwrap().contains("ab-baseline-0 has no pod"));
     assert_eq!(plan(&seen, &settings(), at(9_659)).status.phase, Some(Phase::Running));
     assert_eq!(plan(&seen, &settings(), at(9_660)).status.phase, Some(Phase::Failed));
 }
