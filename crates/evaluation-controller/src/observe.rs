@@ -37,6 +37,8 @@ pub(crate) struct Observed {
     /// Its Jobs by their names.
     pub(crate) jobs: BTreeMap<String, Arc<JobView>>,
     pub(crate) pods: Vec<Arc<PodView>>,
+    /// The watch of pods fails, so they may be otherwise now.
+    pub(crate) pods_are_stale: bool,
     /// The claims of the spec and its own, by their names; `None`: there is none.
     pub(crate) claims: BTreeMap<String, Option<Arc<ClaimView>>>,
     /// Whether the cluster has the kind AIInference.
@@ -124,6 +126,7 @@ pub(crate) fn observe(ctx: &Context, evaluation: Arc<ModelEvaluation>, _: Timest
         candidate_writers: writers(Side::Candidate),
         jobs: jobs.into_iter().map(|job| (job.name().to_owned(), job)).collect(),
         pods: pods.iter().filter_map(|key| ctx.pods.get(key)).collect(),
+        pods_are_stale: ctx.pods.watch_fails_since().is_some(),
         claims: claims.collect(),
         serves_inferences: !ctx.inferences.is_absent(),
         facts: ctx.fact_times.of(&uid),

@@ -63,6 +63,7 @@ pub(crate) fn observed(evaluation: ModelEvaluation) -> Observed {
         candidate_writers: Vec::new(),
         jobs: BTreeMap::new(),
         pods: Vec::new(),
+        pods_are_stale: false,
         claims: BTreeMap::new(),
         serves_inferences: true,
         facts: BTreeMap::new(),

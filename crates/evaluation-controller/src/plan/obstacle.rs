@@ -52,6 +52,9 @@ const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(660);
 /// Most of these pauses are over by then. What else may be the cause is said, so that its user has time to mend it.
 const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
 
+/// A watch that fails is tried again within this time.
+const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
+
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
 
@@ -65,6 +68,16 @@ pub(super) fn start(scene: &Scene<'_>, work: Work) -> Start {
 
 /// Of a Job that is active.
 pub(super) fn of_job(observed: &Observed, job: &JobView, now: Timestamp) -> Start {
+    let Start { obstacle, wait } = as_seen(observed, job, now);
+    if !observed.pods_are_stale {
+        return Start { obstacle, wait };
+    }
+    // It may be over, so its time does not count.
+    let obstacle = obstacle.map(|obstacle| Obstacle { since: now, ..obstacle });
+    Start { obstacle, wait: wait.into_iter().chain([WATCHED_AGAIN_WITHIN]).min() }
+}
+
+fn as_seen(observed: &Observed, job: &JobView, now: Timestamp) -> Start {
     let pods = observed.pods_of(job);
     if let Some(pod) = pods.iter().find(|pod| !pod.is_over()) {
         let (Finding { cause, requeue_after: wait }, since) = unstarted(observed, pod, now);
@@ -147,7 +160,7 @@ fn is_said(observed: &Observed, cause: &Cause) -> bool {
 /// What is true now and whose times decide something: that a Job has no pod, and that a container does not start. The times of
 /// Job and pod would end a run of hours whose pod was evicted just now, or whose image was not there once, after a long pull.
 pub(super) fn facts(observed: &Observed) -> Vec<String> {
-    let active = observed.jobs.values().filter(|job| job.is_active());
+    let active = observed.jobs.values().filter(|job| job.is_active() && !observed.pods_are_stale);
     let of_job = |job: &Arc<JobView>| {
         let pods = observed.pods_of(job);
         let pod = pods.iter().find(|pod| !pod.is_over());

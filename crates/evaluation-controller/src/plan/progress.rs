@@ -147,7 +147,7 @@ fn end(scene: &Scene<'_>, work: Work) -> Outcome {
 
 /// The Job has neither completed nor failed.
 fn unfinished(scene: &Scene<'_>, work: Work, job: &Arc<JobView>, pods: &[&PodView]) -> State {
-    if job.is_being_deleted() {
+    if job.is_being_deleted() || scene.observed.pods_are_stale {
         return State::Active(work);
     }
     if let Some((since, last)) = ended_beside_others(pods, RUNNER) {

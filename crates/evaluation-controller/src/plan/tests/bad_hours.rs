@@ -172,6 +172,29 @@ fn a_run_of_hours_whose_pod_was_evicted_goes_on() {
     assert_eq!(plan(&seen, &settings(), at(9_660)).status.phase, Some(Phase::Failed));
 }
 
+/// The pods may be otherwise now, and the run may go on.
+#[test]
+fn while_the_watch_of_pods_fails_no_run_is_ended_or_repeated() {
+    let mut without = running();
+    without.pods.clear();
+    change_job(&mut without, |job| job.metadata.creation_timestamp = Some(time(0)));
+    let without = noted(without.clone(), &planned(&without), 0);
+    let no_node = refusals::baseline_ended(refusals::without_a_node(), 0);
+    let mut lost = running();
+    Arc::make_mut(&mut lost.pods[0]).metadata.deletion_timestamp = Some(time(0));
+    for (mut seen, acts) in [(without, (true, false)), (no_node, (true, false)), (lost, (false, true))] {
+        let acts_now = |plan: &Plan| {
+            let repeats = names(plan).1.iter().any(|name| name.starts_with("job "));
+            (plan.status.phase == Some(Phase::Failed), repeats)
+        };
+        assert_eq!(acts_now(&plan(&seen, &settings(), at(600))), acts);
+        seen.pods_are_stale = true;
+        let waits = plan(&seen, &settings(), at(600));
+        assert_eq!(acts_now(&waits), (false, false));
+        assert_eq!((waits.requeue_after, &waits.facts), (Some(Duration::from_secs(30)), &Vec::new()));
+    }
+}
+
 /// Nothing is held in vain.
 #[test]
 fn a_run_without_a_pod_waits_where_the_server_is_of_the_user() {

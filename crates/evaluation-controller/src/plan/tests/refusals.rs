@@ -170,7 +170,7 @@ pub(super) fn with_pod(spec: &Value, status: &Value) -> Observed {
     seen
 }
 
-fn without_a_node() -> Observed {
+pub(super) fn without_a_node() -> Observed {
     let scheduled = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": "1 node had volume node affinity conflict"});
     with_pod(&json!({"containers": []}), &json!({"phase": "Pending", "conditions": [scheduled]}))

@@ -223,7 +223,7 @@ impl Attempt<'_> {
 
     fn running(&self, job: &JobView, pods: &[&PodView]) -> Outlook {
         // No kubelet reports the end of such a pod, and its Job makes no other one before.
-        match progress::lost(pods, self.now) {
+        match progress::lost(pods, self.now).filter(|_| !self.observed.pods_are_stale) {
             Some(None) => return Outlook { delete: Some(job.identity()), ..self.goes_on() },
             Some(wait) => return Outlook { requeue_after: wait, ..self.goes_on() },
             None => {}
