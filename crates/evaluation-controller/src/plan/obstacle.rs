@@ -172,7 +172,7 @@ pub(super) fn facts(observed: &Observed) -> Vec<String> {
 
 /// Whether all pods of a Job have ended.
 fn is_without(pods: &[&PodView]) -> bool {
-    pods.iter().all(|pod| pod.is_over() && progress::has_ended(pod))
+    pods.iter().all(|pod| progress::has_ended(pod))
 }
 
 fn has_no_pod(job: &JobView) -> String {

@@ -16,7 +16,6 @@ use workload::{
     Cause,
     faults::container::quote,
     time::remaining,
-    uploads::UPLOADER,
     views::{
         job::{Failed, JobView},
         pod::{PodView, Terminated},
@@ -255,17 +254,16 @@ pub(super) fn earlier_runner(scene: &Scene<'_>, work: Work) -> Option<(Cause, Du
         let is_of_work = controller_of(pod).is_some_and(|owner| owner.name == name);
         let wait = remaining(ENDS_WITHIN, deleted.0, scene.now)?;
         let message = format!("pod {} of an earlier run ends", pod.name());
-        (is_of_work && !has_ended(pod)).then_some((Cause { reason: reasons::WAITING, message }, wait))
+        let writes = pod.container(RUNNER).is_none_or(|runner| runner.state.terminated.is_none());
+        (is_of_work && writes && !has_ended(pod))
+            .then_some((Cause { reason: reasons::WAITING, message }, wait))
     };
     scene.observed.pods.iter().filter_map(|pod| ends_within(pod)).max_by_key(|(_, wait)| *wait)
 }
 
+/// Whether no container of it runs. A container that was injected runs on after the main one.
 pub(super) fn has_ended(pod: &PodView) -> bool {
     ["Failed", "Succeeded"].contains(&pod.phase.as_str())
-        || [RUNNER, UPLOADER]
-            .into_iter()
-            .filter_map(|name| pod.container(name))
-            .any(|main| main.state.terminated.is_some())
 }
 
 /// Whether no kubelet ends the last pods of a Job, which makes no other pod before they have ended. `Some(None)`: for so long

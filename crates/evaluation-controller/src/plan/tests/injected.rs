@@ -5,7 +5,7 @@ use std::sync::Arc;
 use workload::views::pod::Container;
 
 use super::{
-    bad_hours::{change_job, running},
+    bad_hours::{change_job, running, time},
     refusals::with_pod,
     *,
 };
@@ -170,4 +170,19 @@ fn a_sidecar_without_its_image_is_no_obstacle_of_a_run_that_goes_on() {
     pod.containers = [pod.containers[0].clone(), container(&proxy)].into();
     let plan = plan(&seen, &settings(), at(9_999));
     assert_eq!((plan.status.phase, said(&plan, conditions::STALLED)), (Some(Phase::Running), None));
+}
+
+/// No kubelet ends the sidecar, and the Job makes no other pod before.
+#[test]
+fn a_pod_with_a_sidecar_on_a_lost_node_is_no_lack_of_a_pod() {
+    let mut seen = ended_beside_a_sidecar(running(), 137, "");
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    Arc::make_mut(&mut seen.pods[0]).metadata.deletion_timestamp = Some(time(1_000));
+    let waits = plan(&seen, &settings(), at(1_299));
+    assert_eq!((waits.requeue_after, &waits.facts), (Some(Duration::from_secs(1)), &Vec::new()));
+    assert_eq!(said(&waits, conditions::EVALUATED), is("False", reasons::EVALUATING));
+    assert_eq!(names(&plan(&seen, &settings(), at(1_300))).1, ["job ab-baseline-0"]);
+    // Its runner has ended, and writes no file of the next one.
+    seen.jobs.clear();
+    assert_eq!(names(&plan(&seen, &settings(), at(1_001))).0.last().unwrap(), "job ab-baseline-0");
 }
