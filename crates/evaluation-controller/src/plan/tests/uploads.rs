@@ -424,3 +424,69 @@ fn a_store_that_is_corrected_after_the_day_is_tried() {
     }
     assert_eq!(said(&later(&seen, DAY + 60), conditions::UPLOADED).unwrap().1, reasons::DEADLINE_EXCEEDED);
 }
+
+/// Its Job is open, and was made at this time.
+fn uploading_since(seen: &mut Observed, seconds: i64) {
+    add_upload(seen, None);
+    let job = std::sync::Arc::make_mut(seen.jobs.get_mut("ab-answers").unwrap());
+    job.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(seconds)));
+}
+
+const NO_ROUTE: &str = "the last try ended with SourceUnreachable: no route; let pods of namespace demo reach AWS S3 \
+                        (spec.output.endpoint)";
+
+/// The Job pauses between two pods. Then a quota holds the next one back.
+#[test]
+fn an_upload_whose_next_pod_does_not_come_keeps_the_words_of_its_last_try() {
+    let mut seen = judged(&json!({}), &json!({}));
+    seen = with_status(seen.clone(), &planned(&seen));
+    uploading_since(&mut seen, 0);
+    let pod = std::sync::Arc::make_mut(seen.pods.last_mut().unwrap());
+    pod.phase = "Failed".to_owned();
+    let state = json!({"terminated": {"exitCode": 12, "message": "SourceUnreachable: no route"}});
+    pod.containers[0].state = serde_json::from_value(state).unwrap();
+    let pause = later(&seen, 100);
+    assert_eq!(said(&pause, conditions::UPLOADED), is("False", reasons::UPLOADING));
+    assert_eq!(message(&pause), format!("to s3://evaluations/chat/e: {NO_ROUTE}"));
+    seen = noted(seen, &pause, 100);
+    is_at_rest(&seen, 219);
+    let words = format!(
+        "to s3://evaluations/chat/e: Job ab-answers has had no other pod since ab-answers-x ended (exit code 12): Kubernetes may \
+         pause for ten minutes, or a quota, a LimitRange or an admission policy holds it back; see kubectl describe job \
+         ab-answers; {NO_ROUTE}"
+    );
+    let first = later(&seen, 220);
+    assert_eq!((message(&first), names(&first).1.len()), (&*words, 0));
+    assert_eq!(said(&first, conditions::UPLOADED), is("False", reasons::UPLOADING));
+    seen = noted(seen, &first, 220);
+    is_at_rest(&seen, 9_999);
+    // A restart of the controller.
+    seen.facts.clear();
+    is_at_rest(&seen, 10_000);
+}
+
+/// It is counted as failed until it works.
+#[test]
+fn a_failed_upload_whose_next_job_gets_no_pod_has_failed_still() {
+    let mut seen = judged(&json!({}), &json!({}));
+    seen = with_status(seen.clone(), &planned(&seen));
+    add_upload(&mut seen, Some((12, "SourceUnreachable: no route")));
+    seen = with_status(seen.clone(), &later(&seen, 30));
+    drop_upload(&mut seen);
+    uploading_since(&mut seen, 700);
+    let pod = seen.pods.pop().unwrap();
+    seen = noted(seen.clone(), &later(&seen, 700), 700);
+    let held = later(&seen, 730);
+    assert_eq!(said(&held, conditions::UPLOADED), is("False", reasons::UPLOAD_FAILED));
+    let words = message(&held).to_owned();
+    assert!(words.contains("Job ab-answers has no pod: a quota") && words.ends_with(NO_ROUTE), "{words}");
+    seen = noted(seen, &held, 730);
+    is_at_rest(&seen, 9_999);
+    let given_up = later(&seen, DAY);
+    assert!(message(&given_up).contains(&format!("describe job ab-answers; {NO_ROUTE}; the answers are")));
+    // It gets one.
+    seen.pods.push(pod);
+    let runs = later(&seen, 10_000);
+    assert_eq!(message(&runs), format!("to s3://evaluations/chat/e: {NO_ROUTE}"));
+    assert_eq!(said(&runs, conditions::UPLOADED), is("False", reasons::UPLOAD_FAILED));
+}

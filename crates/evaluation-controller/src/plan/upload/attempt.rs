@@ -188,11 +188,35 @@ impl Attempt<'_> {
         let known = known(self.observed).filter(|known| self.is_of_store(known))?;
         let reasons = [self.failure_reason(), self.stage.under_way()].into_iter().chain(START_FAULTS);
         let reason = reasons.into_iter().find(|reason| known.reason == *reason)?;
-        Some(failing(reason, known.message.clone()))
+        let message = match known.message.find(TRY_ENDED) {
+            // Not what kept another try from its start.
+            Some(at) => format!("to {}: {}", self.upload.uri, &known.message[at..]),
+            None => known.message.clone(),
+        };
+        Some(failing(reason, message))
     }
 
     fn is_of_store(&self, known: &Condition) -> bool {
         known.message.starts_with(&format!("to {}: ", self.upload.uri))
+    }
+
+    /// The words are about a try. What has failed before fails until it works.
+    fn tried(&self, words: &str) -> Verdict {
+        let message = format!("to {}: {words}", self.upload.uri);
+        match self.said().is_some_and(|said| said.reason == self.failure_reason()) {
+            true => failing(self.failure_reason(), message),
+            false => self.under_way(&message),
+        }
+    }
+
+    /// How the last try ended, also one of an earlier Job.
+    fn last_try(&self, pods: &[&PodView]) -> Option<String> {
+        let known = || {
+            let said = self.said()?;
+            let words = &said.message[said.message.find(TRY_ENDED)?..];
+            Some(words.split(AGAIN).next()?.to_owned())
+        };
+        last_failure(pods).map(|last| self.last_words(last)).or_else(known)
     }
 
     /// Whether these are words about a try that has ended.
@@ -240,10 +264,12 @@ impl Attempt<'_> {
             let is_due = reason == reasons::IMAGE_PULL_FAILED
                 && remaining(AGAIN_AFTER, found.since, self.now).is_none();
             let again = remaining(AGAIN_AFTER, found.since, self.now);
-            let message = format!("to {}: {message}", self.upload.uri);
             let verdict = match conditions::needs_a_user(reason) {
-                true => failing(reason, message),
-                false => self.under_way(&message),
+                true => failing(reason, format!("to {}: {message}", self.upload.uri)),
+                false => self.tried(&match self.last_try(pods) {
+                    Some(last) => format!("{message}; {last}"),
+                    None => message,
+                }),
             };
             let delete = is_due.then(|| job.identity());
             return Outlook { delete, requeue_after: wait.into_iter().chain(again).min(), ..only(verdict) };
@@ -256,12 +282,7 @@ impl Attempt<'_> {
             };
             return Outlook { requeue_after: wait, ..outlook };
         };
-        let words = format!("to {}: {}", self.upload.uri, self.last_words(last));
-        // What has failed before fails until it works.
-        let verdict = match self.said().is_some_and(|said| said.reason == self.failure_reason()) {
-            true => failing(self.failure_reason(), words),
-            false => self.under_way(&words),
-        };
+        let verdict = self.tried(&self.last_words(last));
         Outlook { requeue_after: wait, ..only(verdict) }
     }
 
@@ -294,19 +315,16 @@ impl Attempt<'_> {
 
     /// Of the last try, or why there was none. Pods of a Job that has ended may be deleted at any time.
     fn why(&self, pods: &[&PodView], failed: Option<&Failed>) -> String {
-        if let Some(last) = last_failure(pods) {
-            return self.last_words(last);
+        if let Some(failed) = failed {
+            let of_job = || format!("{TRY_ENDED}{}", quote(&failed.message));
+            return self.last_try(pods).unwrap_or_else(of_job);
         }
-        let known = known(self.observed);
-        let is_of_a_try =
-            |known: &Condition| known.reason == self.failure_reason() || known.message.contains(TRY_ENDED);
-        let said = known.filter(|known| failed.is_none() || is_of_a_try(known));
-        let words = said.and_then(|known| known.message.strip_prefix(&format!("to {}: ", self.upload.uri)));
-        match (words.and_then(|words| words.split(AGAIN).next()), failed) {
-            (Some(words), _) => words.to_owned(),
-            (None, Some(failed)) => format!("{TRY_ENDED}{}", quote(&failed.message)),
-            (None, None) => "no try has ended".to_owned(),
-        }
+        let known = || {
+            let words = known(self.observed)?.message.strip_prefix(&format!("to {}: ", self.upload.uri))?;
+            Some(words.split(AGAIN).next()?.to_owned())
+        };
+        let last = last_failure(pods).map(|last| self.last_words(last));
+        last.or_else(known).unwrap_or_else(|| "no try has ended".to_owned())
     }
 
     fn last_words(&self, last: &Terminated) -> String {
