@@ -116,6 +116,23 @@ fn an_eviction_is_named_where_the_next_pod_does_not_come() {
     assert!(words.contains("no other pod since ab-baseline-0-x ended (Evicted): "), "{words}");
 }
 
+/// It may write for its grace period, and the Job makes no other pod before.
+#[test]
+fn a_pod_that_is_about_to_end_is_no_lack_of_a_pod() {
+    let mut seen = running();
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
+    let runs = planned(&seen);
+    seen = with_status(seen, &runs);
+    Arc::make_mut(&mut seen.pods[0]).metadata.deletion_timestamp = Some(time(3_630));
+    let ends = plan(&seen, &settings(), at(3_600));
+    assert_eq!((&ends.facts, &ends.status), (&Vec::new(), &runs.status));
+    // A Job keeps it until it is counted.
+    Arc::make_mut(&mut seen.pods[0]).phase = "Failed".to_owned();
+    let ended = plan(&seen, &settings(), at(3_630));
+    assert_eq!(ended.facts, ["Job ab-baseline-0 (uid-ab-baseline-0) has no pod"]);
+    assert_eq!((&ended.status, ended.requeue_after), (&runs.status, Some(Duration::from_secs(120))));
+}
+
 /// Its memory is empty. The time counts anew, and the words stay.
 #[test]
 fn a_restart_of_the_controller_takes_no_words_back() {
