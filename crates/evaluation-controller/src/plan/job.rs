@@ -79,7 +79,7 @@ const HIGHEST_WEIGHT: i32 = 100;
 const CONTROL_QUESTIONS: &str = "200";
 /// A killed harness loses one run, whose answers are asked again.
 const GRACE_SECONDS: i64 = 30;
-/// With pauses of 10, 20 and 40 seconds.
+/// With pauses of 10, 20 and 40 seconds. Evicted pods do not count, and lengthen the pause to ten minutes at most.
 pub(super) const RETRIES: i32 = 3;
 /// The key of `spec.apiKeySecretName`.
 const TOKEN_KEY: &str = "token";
