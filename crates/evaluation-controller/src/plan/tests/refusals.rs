@@ -240,7 +240,7 @@ fn an_image_that_cannot_be_pulled_late_has_ten_minutes_from_then_on() {
         (waits.status.phase, waits.requeue_after),
         (Some(Phase::Running), Some(Duration::from_secs(1)))
     );
-    // In the memory of a controller that was started again is nothing.
+    // A controller that was started again knows no times.
     let restarted = Observed { facts: Default::default(), ..noted(seen.clone(), &waits, 1_299) };
     assert_eq!(plan(&restarted, &settings(), at(1_300)).status, waits.status);
     seen = noted(seen, &waits, 1_299);
