@@ -43,7 +43,7 @@ pub(crate) fn life() -> Life {
         controller: CONTROLLER,
         kind: CONTROLLERS.iter().find(|known| known.name == CONTROLLER).expect("a controller").kinds[0],
         samples_of: &[],
-        args: Vec::new,
+        args: || vec![format!("--prometheus-url={}", crate::scaler::prometheus().url())],
         given: |_| Vec::new(),
         leaves: |_| Vec::new(),
         spec: |_| json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}}),
@@ -282,6 +282,7 @@ async fn share_and_end(scene: &Scene<'_>) {
     let gateway =
         json!({"name": "public", "hostnames": ["chat.example.com"], "grpc": {}, "inferencePool": picker});
     share_with(scene, "shared", json!({"engine": "triton", "gateway": gateway})).await;
+    ask_with_a_secret(scene, "shared").await;
     let inferences = scene.api::<AIInference>();
     let without = |field: &str| Patch::Merge(json!({"spec": {field: null}}));
     inferences.patch("shared", &PatchParams::default(), &without("canary")).await.unwrap();
@@ -291,6 +292,35 @@ async fn share_and_end(scene: &Scene<'_>) {
     inferences.patch("shared", &PatchParams::default(), &without("gateway")).await.unwrap();
     wait_until_gone(&routes(scene), "shared", within()).await;
     wait_until_gone(&grpc_routes(scene), "shared", within()).await;
+}
+
+/// Has the requests of a candidate counted by a server whose authority is in a Secret.
+async fn ask_with_a_secret(scene: &Scene<'_>, name: &str) {
+    // As an administrator grants it.
+    let grant = ["create", "rolebinding", "secrets", "--clusterrole=inference-controller-secrets"];
+    scene.kubectl(&[&grant[..], &["--serviceaccount=ai-system:inference-controller"]].concat());
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "prometheus"},
+        "stringData": {"ca.crt": "of a test"},
+    });
+    scene.apply(&secret.to_string()).await.expect("it is accepted");
+    let queries =
+        json!({"requestsQuery": "a", "badRequestsQuery": "b or vector(0)", "caSecretName": "prometheus"});
+    let analysis = json!({"intervalSeconds": 5, "metrics": [{"name": "custom"}], "prometheus": queries});
+    change(scene, name, json!({"canary": {"analysis": analysis}})).await;
+    wait_for(
+        &scene.api::<AIInference>(),
+        name,
+        "the Secret is refused",
+        within(),
+        |inference: &AIInference| {
+            condition(inference, conditions::CANARY_HEALTHY)
+                .is_some_and(|known| known.message.contains("the key ca.crt of Secret"))
+        },
+    )
+    .await;
 }
 
 /// Creates an AIInference in each stable state.

@@ -21,7 +21,7 @@ pub struct Bodies {
 
 /// Held while a body is read.
 #[derive(Debug)]
-pub(crate) struct Permit<'b> {
+pub struct Permit<'b> {
     _of_all: Option<SemaphorePermit<'b>>,
     _of_namespace: Option<OwnedSemaphorePermit>,
     /// The last field: it looks for what the others have let go.
@@ -46,7 +46,8 @@ impl Bodies {
         self.at_once.available_permits()
     }
 
-    pub(crate) async fn permit(&self, namespace: &str) -> Permit<'_> {
+    /// Waits for its turn.
+    pub async fn permit(&self, namespace: &str) -> Permit<'_> {
         let share = self.share(namespace);
         let own = share.semaphore.clone();
         let of_namespace = match own {

@@ -50,6 +50,11 @@ const PODS_AT_ONCE: usize = 8;
 const BODIES_AT_ONCE: usize = 8;
 /// Of these, those of one namespace.
 const BODIES_OF_ONE_NAMESPACE: usize = 4;
+/// Objects whose queries are asked at once: up to 8 answers each, with up to 128 KiB that take ten times as much while they
+/// are read.
+const ASKING_AT_ONCE: usize = 8;
+/// Of these, those of one namespace.
+const ASKING_OF_ONE_NAMESPACE: usize = 4;
 /// Looks that no status has yet. A status that cannot be written for longer loses the oldest, of both versions alike.
 const MOST_KEPT: usize = 32;
 /// All pods of an object. It is less than the time of a whole look, so that what has answered is kept.
@@ -114,6 +119,15 @@ pub(crate) struct Look {
     pub(crate) tokens: Option<Tracks<u64>>,
     /// The first pod that said nothing, and why.
     pub(crate) fault: Option<String>,
+    /// Why the queries of the user have no numbers.
+    pub(crate) fault_of_queries: Option<String>,
+}
+
+/// What a look says is wrong.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults<'l> {
+    pub(crate) of_engines: Option<&'l str>,
+    pub(crate) of_queries: Option<&'l str>,
 }
 
 /// The requests of some pods.
@@ -146,6 +160,8 @@ pub(crate) struct Looks {
     /// By uid.
     objects: Mutex<HashMap<String, Kept>>,
     bodies: Bodies,
+    /// Of queries.
+    turns: Bodies,
 }
 
 /// The last counters of a step.
@@ -153,7 +169,7 @@ pub(crate) struct Looks {
 struct Counting {
     of_metrics: BTreeMap<MetricName, Counters>,
     of_tokens: Counters,
-    of_queries: custom::Counted,
+    of_queries: custom::Counting,
 }
 
 /// What one look has read.
@@ -186,14 +202,21 @@ pub(crate) struct Looking {
 
 impl Looking {
     /// What the newest look says is wrong.
-    pub(crate) fn fault(&self) -> Option<&str> {
-        self.looks.last()?.fault.as_deref()
+    pub(crate) fn faults(&self) -> Faults<'_> {
+        self.looks.last().map_or(Faults::default(), |look| Faults {
+            of_engines: look.fault.as_deref(),
+            of_queries: look.fault_of_queries.as_deref(),
+        })
     }
 }
 
 impl Default for Looks {
     fn default() -> Self {
-        Self { objects: Mutex::default(), bodies: Bodies::new(BODIES_AT_ONCE, BODIES_OF_ONE_NAMESPACE) }
+        Self {
+            objects: Mutex::default(),
+            bodies: Bodies::new(BODIES_AT_ONCE, BODIES_OF_ONE_NAMESPACE),
+            turns: Bodies::new(ASKING_AT_ONCE, ASKING_OF_ONE_NAMESPACE),
+        }
     }
 }
 
@@ -219,16 +242,17 @@ impl Looks {
         self.objects().remove(uid);
     }
 
-    /// What is asked, and up to when the queries are counted.
-    fn begin(&self, uid: &str) -> Option<(Ask, i64)> {
+    /// What is asked, and up to when is counted if the counters of the queries are not known.
+    fn begin(&self, uid: &str) -> Option<(Ask, Option<i64>)> {
         let mut objects = self.objects();
         let kept = objects.get_mut(uid)?;
         let ask = kept.asked.take()?;
         kept.is_under_way = true;
         let is_same = kept.step_since == ask.step_since;
-        let known = kept.counters.of_queries.until().filter(|_| is_same);
         let newest = kept.looks.last().filter(|_| is_same).map_or(i64::MIN, |look| look.at);
-        let since = known.unwrap_or(ask.counted_until.max(newest));
+        let begins = |queries| !is_same || kept.counters.of_queries.begins(queries);
+        let since = ask.queries.as_ref().filter(|queries| begins(queries));
+        let since = since.map(|_| ask.counted_until.max(newest));
         Some((ask, since))
     }
 
@@ -250,9 +274,11 @@ impl Looks {
         let ask = &Ask { counted_until: ask.counted_until.max(newest), ..ask.clone() };
         let mut look = counted(ask, &read.pods, &mut kept.counters, at);
         if let Some(answered) = &read.queries {
+            let times = (ask.counted_until, at);
             let age = at.saturating_sub(ask.step_since);
-            let found = kept.counters.of_queries.found(answered, age, &mut look.fault);
+            let (found, fault) = kept.counters.of_queries.found(answered, times, age);
             look.metrics.insert(MetricName::Custom, found);
+            look.fault_of_queries = fault;
         }
         kept.looks.push(Look { ended, ..look });
         if kept.looks.len() > MOST_KEPT {
@@ -285,10 +311,9 @@ pub(crate) async fn look(ctx: &Context, inference: Arc<AIInference>) -> Polled {
     let Some((ask, since)) = ctx.looks.begin(uid) else { return Polled::Unchanged };
     let _under_way = UnderWay { looks: &ctx.looks, uid };
     let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
-    let queries = ask.queries.as_ref().map(|queries| {
-        let window = custom::Window { since, now: ctx.clock.now() };
-        custom::answered(&ctx.prometheus, queries, namespace, window)
-    });
+    let asking = (&ctx.prometheus, &ctx.looks.turns);
+    let queries = ask.queries.as_ref();
+    let queries = queries.map(|queries| custom::answered(asking, queries, namespace, since, ctx.clock.now()));
     let (pods, queries) =
         join(read_pods(&ask, namespace, &ctx.looks.bodies), OptionFuture::from(queries)).await;
     ctx.looks.note(uid, &ask, &Read { pods, queries }, ctx.clock.now().as_second());
@@ -407,6 +432,7 @@ fn counted(ask: &Ask, read: &[(usize, Result<Outcomes, String>)], counters: &mut
         tokens: tokens(&pods, &mut counters.of_tokens, ask.counted_until),
         metrics: metrics.collect(),
         fault,
+        fault_of_queries: None,
     }
 }
 

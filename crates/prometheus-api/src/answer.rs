@@ -1,12 +1,17 @@
 //! What an answer of the HTTP API says: one number, or the numbers of its series, or why there is none. Pure.
 
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use crate::{Counters, Fault, ResultKind, Sample, secret::Repeated};
+use crate::{Counters, Fault, MOST_SERIES, ResultKind, Sample, secret::Repeated};
 
 /// Warnings of one answer that are repeated.
 const MOST_WARNINGS: usize = 2;
@@ -81,12 +86,22 @@ pub(crate) fn counters(
     repeated: Repeated<'_>,
 ) -> Result<Counters, Fault> {
     let other = || wrong_content(server.to_owned(), content, repeated);
-    let (series, warnings) = given(server, content, body, repeated)?;
+    let given = given(server, content, body, repeated).map_err(|fault| match fault {
+        Fault::WrongResult { server, found: ResultKind::Matrix } => {
+            Fault::WrongResult { server, found: ResultKind::MatrixOfCounters }
+        }
+        other => other,
+    });
+    let (series, warnings) = given?;
     if !warnings.is_empty() {
         return Err(Fault::Partial { server: server.to_owned(), why: warnings.join("; ") });
     }
+    if series.len() > MOST_SERIES {
+        let (series, limit) = (series.len(), MOST_SERIES);
+        return Err(Fault::TooManyCounters { server: server.to_owned(), series, limit });
+    }
     let numbers = series.into_iter().map(|mut series| {
-        let labels = std::mem::take(&mut series.metric);
+        let labels = hash(&std::mem::take(&mut series.metric));
         let (_, value) = series.value(server).ok_or_else(other)??;
         let value: f64 = value.parse().map_err(|_| other())?;
         is_finite(value, server)?;
@@ -129,6 +144,13 @@ fn given(
     let warnings = answer.warnings.unwrap_or_default();
     let warnings = warnings.iter().map(|warning| repeated.text(warning));
     Ok((series, partial.into_iter().chain(warnings).take(MOST_WARNINGS).collect()))
+}
+
+/// The same for as long as the process runs.
+fn hash(labels: &BTreeMap<String, String>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    labels.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn is_finite(value: f64, server: &str) -> Result<(), Fault> {
@@ -258,8 +280,8 @@ mod tests {
         let two = vector(
             r#"[{"metric":{"pod":"a","code":"200"},"value":[1700000000,"12"]},{"metric":{},"value":[1700000000,"0"]}]"#,
         );
-        let labels = |labels: &[(&str, &str)]| -> BTreeMap<String, String> {
-            labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        let labels = |labels: &[(&str, &str)]| {
+            hash(&labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
         };
         let expected = Counters::from([(labels(&[("code", "200"), ("pod", "a")]), 12.0), (labels(&[]), 0.0)]);
         assert_eq!(of(&two), Ok(expected));
@@ -276,6 +298,18 @@ mod tests {
         let histogram = vector(r#"[{"metric":{},"histogram":[1700000000,{"count":"1"}]}]"#);
         assert!(matches!(of(&histogram), Err(Fault::WrongResult { .. })));
         assert!(matches!(of(&vector(r#"[{"metric":{}}]"#)), Err(Fault::WrongContent { .. })));
+        let many: Vec<String> = (0..=MOST_SERIES)
+            .map(|pod| format!(r#"{{"metric":{{"pod":"{pod}"}},"value":[1700000000,"1"]}}"#))
+            .collect();
+        let (series, limit) = (MOST_SERIES + 1, MOST_SERIES);
+        let too_many = Fault::TooManyCounters { server: SERVER.into(), series, limit };
+        assert_eq!(of(&vector(&format!("[{}]", many.join(",")))), Err(too_many));
+        let range = r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#;
+        let said = of(range).unwrap_err().to_string();
+        assert!(
+            said.ends_with("a range of values where counters are needed: remove the range, as in [5m]"),
+            "{said}"
+        );
     }
 
     #[test]

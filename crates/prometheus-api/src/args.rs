@@ -97,15 +97,15 @@ impl Prometheus {
         self.ask(source, query, None, asked.now).await?.number(LIMITS, asked)
     }
 
-    /// The series that the query had at this time, in Unix seconds. `now`: the time of the call.
+    /// The series that the query has, or had at this time in Unix seconds. `now`: the time of the call.
     pub async fn counters(
         &self,
         source: Source<'_>,
         query: &Query,
-        at: i64,
+        at: Option<i64>,
         now: Timestamp,
     ) -> Result<Counters, Fault> {
-        self.ask(source, query, Some(at), now).await?.counters()
+        self.ask(source, query, at, now).await?.counters()
     }
 
     /// Asks once, and once more if the server refuses what Secrets gave, and these have changed since they were read.

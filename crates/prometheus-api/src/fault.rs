@@ -20,7 +20,11 @@ pub enum Fault {
     Infinite { origin: String, is_negative: bool },
     #[error("{server} gave {series} series where one is needed: aggregate them, as in sum(...)")]
     TooManySeries { server: String, series: usize },
-    #[error("{server} gave {found} where one number is needed: {}", found.fix())]
+    #[error(
+        "{server} gave {series} series, and {limit} may be counted: select fewer, or aggregate them, as in sum by (pod) (...)"
+    )]
+    TooManyCounters { server: String, series: usize, limit: usize },
+    #[error("{server} gave {found} where {} needed: {}", found.wanted(), found.fix())]
     WrongResult { server: String, found: ResultKind },
     #[error("{server} gave a part of its data alone: {why}")]
     Partial { server: String, why: String },
@@ -90,10 +94,48 @@ pub enum Fault {
     SecretUnreadable { secret: String, why: String },
 }
 
+impl Fault {
+    /// Whether another query would mend it, and not another server or another Secret.
+    pub fn is_of_query(&self) -> bool {
+        match self {
+            Self::Empty { .. }
+            | Self::NotANumber { .. }
+            | Self::Infinite { .. }
+            | Self::TooManySeries { .. }
+            | Self::TooManyCounters { .. }
+            | Self::WrongResult { .. }
+            | Self::Rejected { .. }
+            | Self::TooLarge { .. }
+            | Self::InvalidQuery(_) => true,
+            Self::Partial { .. }
+            | Self::Stale { .. }
+            | Self::Unauthorized { .. }
+            | Self::Failed { .. }
+            | Self::Redirected { .. }
+            | Self::Slow { .. }
+            | Self::Unreachable { .. }
+            | Self::Untrusted { .. }
+            | Self::HeadTooLarge { .. }
+            | Self::WrongContent { .. }
+            | Self::NoServer
+            | Self::InvalidUrl { .. }
+            | Self::UrlNotAllowed { .. }
+            | Self::TokenOverHttp { .. }
+            | Self::InvalidSecret { .. }
+            | Self::NoSecret { .. }
+            | Self::NoKey { .. }
+            | Self::SecretForbidden { .. }
+            | Self::SecretUnreadable { .. } => false,
+        }
+    }
+}
+
 /// What a server gave in the place of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultKind {
     Matrix,
+    /// In the place of counters.
+    MatrixOfCounters,
     Text,
     NativeHistogram,
     /// A word that the API does not have.
@@ -101,8 +143,16 @@ pub enum ResultKind {
 }
 
 impl ResultKind {
+    fn wanted(self) -> &'static str {
+        match self {
+            Self::MatrixOfCounters => "counters are",
+            Self::Matrix | Self::Text | Self::NativeHistogram | Self::Unknown => "one number is",
+        }
+    }
+
     fn fix(self) -> &'static str {
         match self {
+            Self::MatrixOfCounters => "remove the range, as in [5m]",
             Self::Matrix => "remove the range of the outermost selector, or wrap it, as in sum(rate(x[5m]))",
             Self::Text => "the query is a string",
             Self::NativeHistogram => "wrap it, as in histogram_quantile(0.95, ...)",
@@ -114,7 +164,7 @@ impl ResultKind {
 impl std::fmt::Display for ResultKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Matrix => "a range of values",
+            Self::Matrix | Self::MatrixOfCounters => "a range of values",
             Self::Text => "a string",
             Self::NativeHistogram => "a histogram",
             Self::Unknown => "an unknown type of result",

@@ -47,5 +47,8 @@ pub struct Sample {
     pub caution: Option<String>,
 }
 
-/// The values of all series of an answer, by their labels. All are finite.
-pub type Counters = BTreeMap<BTreeMap<String, String>, f64>;
+/// The values of all series of an answer, by a hash of their labels that is the same in this process. All are finite.
+pub type Counters = BTreeMap<u64, f64>;
+
+/// Series of one [`Counters`], at most.
+pub const MOST_SERIES: usize = 500;

@@ -12,6 +12,8 @@
 //!
 //! It does not check types or the number of arguments; the server does.
 
+use std::hash::{Hash, Hasher};
+
 use crate::promql::{grammar::Grammar, lexer::tokens};
 
 mod grammar;
@@ -40,10 +42,19 @@ pub struct Target<'a> {
 }
 
 /// A query that may be sent.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     text: String,
     bare_counters: Vec<String>,
+    rate: Option<String>,
+}
+
+/// Of what is stored with histories of scaling, so that they go on: without `rate`, which the text implies.
+impl Hash for Query {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { text, bare_counters, rate: _ } = self;
+        (text, bare_counters).hash(state);
+    }
 }
 
 impl Query {
@@ -68,6 +79,11 @@ impl Query {
     /// was meant.
     pub fn bare_counters(&self) -> &[String] {
         &self.bare_counters
+    }
+
+    /// The first function that makes a rate or an increase of a counter, such as `rate`.
+    pub fn rate(&self) -> Option<&str> {
+        self.rate.as_deref()
     }
 }
 

@@ -79,7 +79,8 @@ async fn a_candidate_is_judged_by_what_only_the_users_prometheus_knows() {
     let script = async {
         // Before the controller, which finds a new kind within a minute.
         let _stand_in = Gateway::start(&scene).await;
-        let process = controller(CONTROLLER).with_args([format!("--prometheus-url={}", prometheus.url())]);
+        let mut process = controller(CONTROLLER);
+        process.args = vec![format!("--prometheus-url={}", prometheus.url())];
         cluster.start_controller(&process).await.unwrap();
         create(&scene, "chat", json!({"image": "engine:1", "gateway": gateway()})).await;
         until_ready(&scene, "chat").await;

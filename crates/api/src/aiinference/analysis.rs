@@ -65,8 +65,9 @@ pub struct Analysis {
 }
 
 /// A Prometheus-compatible server, and queries that count requests. The controller asks each query once for each version, and
-/// restricts it to the namespace. `$namespace` is replaced by the namespace, and `$name` by the Service of the version: NAME
-/// for stable, NAME-canary for the candidate. Both can be written with braces: `${name}`. Results are series of counters, which only ever rise but for restarts.
+/// adds the label namespace to its selectors. `$namespace` is replaced by the namespace, and `$name` by the Service of the
+/// version: NAME for stable, NAME-canary for the candidate. Both can be written with braces: `${name}`. Results are series of
+/// counters, which only ever rise but for restarts.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AnalysisPrometheus {

@@ -1,24 +1,30 @@
 //! Counts the requests of the metric custom by queries to a Prometheus-compatible server.
 //!
-//! A query gives series of counters. It is asked for two times, and what a series has gained between them is counted. So
-//! nothing has to be kept but the last of these times, and a restart of the controller loses no request.
+//! A query gives series of counters. What each has gained since the look before is counted, of both versions at once.
 //!
-//! | what is seen of a series | requests | bad requests |
-//! |---|---|---|
-//! | it is there at both times | the difference | the difference |
-//! | it fell: its counter began anew | none | none |
-//! | it is new | none: it may be an old counter under a new name | all: the first error makes its series |
-//! | it is gone | none | none |
+//! | what is seen of a series | what it adds |
+//! |---|---|
+//! | it rose | the difference |
+//! | it fell by half or more: the counter began anew | its value |
+//! | it fell by less: another replica of the server is behind | nothing, until it is above its largest value |
+//! | it is new, beside series that are known | its value: a new pod, or the first error |
+//! | it is new, and no series is known any more: all have new labels | nothing |
+//! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
 //!
-//! There are never more bad requests than requests.
+//! The first look also asks for the values of the time up to which the status has counted. So a restart of the controller
+//! loses little: what was read and is not in the status.
+//!
+//! Servers scrape both versions at their own times, which may be further apart than two looks. So what is gained is kept until
+//! both versions have gained, or two minutes are over. Bad requests that come before their request wait for it.
 
 use std::time::Duration;
 
 use api::aiinference::analysis::AnalysisPrometheus;
-use futures::future::try_join_all;
+use engine_metrics::bodies::Bodies;
+use futures::future::join_all;
 use jiff::Timestamp;
 use prometheus_api::{
-    Counters, Fault,
+    Counters, Fault, MOST_SERIES,
     args::{Prometheus, Source},
     promql::{Query, Target},
 };
@@ -30,13 +36,13 @@ use verdict::{
 
 use super::Found;
 
-/// Seconds by which the times of the queries are earlier: servers have the values of a time only when the scrapes of it, and
-/// what is written by others, have arrived.
-const LAG: i64 = 30;
 /// Seconds of a step in which the candidate may have no series: a server scrapes new pods after a while.
 const APPEARS_WITHIN: i64 = 150;
+/// Seconds for which one version waits for requests of the other.
+const POOLED_FOR: i64 = 120;
 /// All queries of a look. It is less than the time of a whole look.
 const DEADLINE: Duration = Duration::from_secs(8);
+const FIELD: &str = "spec.canary.analysis.prometheus";
 
 /// What is asked for the metric custom.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,57 +52,85 @@ pub(crate) struct Queries {
     pub(crate) services: Tracks<String>,
 }
 
-/// Up to when requests are counted, and the time of the look.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
-    pub(super) since: i64,
-    pub(super) now: Timestamp,
-}
-
 /// What a look has read.
 #[derive(Clone, Debug)]
 pub(super) struct Answered {
-    until: i64,
-    read: Result<Tracks<Gained>, String>,
+    queries: Queries,
+    read: Result<Tracks<Answers>, String>,
 }
 
-/// What one version has gained.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Gained {
-    /// `None`: it has no series.
-    requests: Option<u64>,
-    bad: u64,
+/// Of one version.
+#[derive(Clone, Debug, Default)]
+struct Answers {
+    requests: Answer,
+    bad: Answer,
 }
 
-/// Up to when the queries are counted in this step.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    until: Option<i64>,
+#[derive(Clone, Debug, Default)]
+struct Answer {
+    /// At the time up to which is counted. `None`: it is known.
+    before: Option<Counters>,
+    now: Counters,
+}
+
+/// What is known of the queries in this step.
+#[derive(Debug, Default)]
+pub(super) struct Counting {
+    /// Counters of other queries are no continuation.
+    queries: Option<Queries>,
+    versions: Tracks<Version>,
+    /// When requests were counted last, in Unix seconds.
+    counted: i64,
     missed: u32,
 }
 
-/// Asks both queries for both versions.
+#[derive(Clone, Debug, Default)]
+struct Version {
+    requests: Known,
+    bad: Known,
+    /// Not counted yet.
+    gained: Gained,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Gained {
+    requests: u64,
+    bad: u64,
+}
+
+/// The largest value of each series, by the hash of its labels.
+#[derive(Clone, Debug, Default)]
+struct Known(Counters);
+
+/// Asks both queries for both versions. `since`: up to when is counted, if no look of the step has read anything.
 pub(super) async fn answered(
-    prometheus: &Prometheus,
+    (prometheus, turns): (&Prometheus, &Bodies),
     queries: &Queries,
     namespace: &str,
-    window: Window,
+    since: Option<i64>,
+    now: Timestamp,
 ) -> Answered {
-    let until = window.now.as_second().max(window.since);
-    let read = match timeout(DEADLINE, read(prometheus, queries, namespace, window, until)).await {
-        Ok(read) => read,
-        Err(_) => Err(format!("the server did not answer all queries within {} s", DEADLINE.as_secs())),
+    let reading = async {
+        // Answers take memory.
+        let _turn = turns.permit(namespace).await;
+        read(prometheus, queries, namespace, since, now).await
     };
-    Answered { until, read }
+    let read = match timeout(DEADLINE, reading).await {
+        Ok(read) => read,
+        Err(_) => {
+            Err(format!("{FIELD}: the server did not answer all queries within {} s", DEADLINE.as_secs()))
+        }
+    };
+    Answered { queries: queries.clone(), read }
 }
 
 async fn read(
     prometheus: &Prometheus,
     queries: &Queries,
     namespace: &str,
-    window: Window,
-    until: i64,
-) -> Result<Tracks<Gained>, String> {
+    since: Option<i64>,
+    now: Timestamp,
+) -> Result<Tracks<Answers>, String> {
     let AnalysisPrometheus { url, requests_query, bad_requests_query, secret_name, ca_secret_name } =
         &queries.prometheus;
     let source = Source {
@@ -105,95 +139,189 @@ async fn read(
         secret: secret_name.as_deref(),
         ca_secret: ca_secret_name.as_deref(),
     };
-    let field = |name: &str| format!("spec.canary.analysis.prometheus.{name}");
+    let Tracks { stable, candidate } = &queries.services;
     let mut asked = Vec::new();
-    for service in [&queries.services.stable, &queries.services.candidate] {
+    for service in [stable, candidate] {
         for (name, text) in [("requestsQuery", requests_query), ("badRequestsQuery", bad_requests_query)] {
-            let query = Query::parse(text, Target { namespace, name: service }, prometheus.scope)
-                .map_err(|refusal| format!("{}: {}", field(name), Fault::InvalidQuery(refusal)))?;
-            for at in [window.since, until] {
-                let query = query.clone();
-                asked.push(async move {
-                    let at = at.saturating_sub(LAG);
-                    let counters = prometheus.counters(source, &query, at, window.now).await;
-                    counters.map_err(|fault| format!("{}: {fault}", field(name)))
-                });
-            }
+            let query = parsed(text, Target { namespace, name: service }, prometheus, name)?;
+            asked.push(async move {
+                let ask = async |at| prometheus.counters(source, &query, at, now).await;
+                let answer = async {
+                    let before = match since {
+                        Some(since) => Some(ask(Some(since)).await?),
+                        None => None,
+                    };
+                    Ok(Answer { before, now: ask(None).await? })
+                };
+                answer.await.map_err(|fault: Fault| match fault.is_of_query() {
+                    true => format!("{FIELD}.{name}: {fault}"),
+                    false => format!("{FIELD}: {fault}"),
+                })
+            });
         }
     }
-    let answers = try_join_all(asked).await?;
-    let [stable, candidate] = [&answers[..4], &answers[4..]];
+    // The first fault is always the same one.
+    let answers = join_all(asked).await.into_iter().collect::<Result<Vec<Answer>, String>>()?;
+    let [requests, bad, of_candidate, bad_of_candidate] = <[Answer; 4]>::try_from(answers)
+        .map_err(|answers| format!("{} answers to 4 queries", answers.len()))?;
+    let both = [(&bad, stable), (&bad_of_candidate, candidate)];
+    if let Some((_, service)) = both.into_iter().find(|(bad, _)| bad.now.is_empty()) {
+        return Err(format!(
+            "{FIELD}.badRequestsQuery has no value for the Service {service}: end it with \"or vector(0)\", and check the \
+             name of the metric and its labels"
+        ));
+    }
     Ok(Tracks {
-        stable: gained(stable, &queries.services.stable)?,
-        candidate: gained(candidate, &queries.services.candidate)?,
+        stable: Answers { requests, bad },
+        candidate: Answers { requests: of_candidate, bad: bad_of_candidate },
     })
 }
 
-/// `answers`: requests before and now, bad ones before and now.
-fn gained(answers: &[Counters], service: &str) -> Result<Gained, String> {
-    let [before, now, bad_before, bad_now] = answers else { return Err("an answer is missing".to_owned()) };
-    if bad_now.is_empty() {
-        return Err(format!(
-            "spec.canary.analysis.prometheus.badRequestsQuery has no value for the Service {service}: end it with \
-             \"or vector(0)\", and check the name of the metric and its labels"
-        ));
+fn parsed(text: &str, target: Target<'_>, prometheus: &Prometheus, name: &str) -> Result<Query, String> {
+    let query = Query::parse(text, target, prometheus.scope)
+        .map_err(|refusal| format!("{FIELD}.{name}: {}", Fault::InvalidQuery(refusal)))?;
+    match query.rate() {
+        Some(rate) => Err(format!(
+            "{FIELD}.{name} has {rate}(): write the counter itself, such as http_requests_total{{service=\"$name\"}}"
+        )),
+        None => Ok(query),
     }
-    let requests =
-        whole(now.iter().map(|(labels, now)| before.get(labels).map_or(0.0, |before| now - before)));
-    let bad =
-        whole(bad_now.iter().map(|(labels, now)| bad_before.get(labels).map_or(*now, |before| now - before)));
-    Ok(Gained { requests: (!now.is_empty()).then_some(requests), bad: bad.min(requests) })
 }
 
-/// The sum of what was gained, without what fell.
-fn whole(gains: impl Iterator<Item = f64>) -> u64 {
-    let sum: f64 = gains.map(|gain| gain.max(0.0)).sum();
-    // The type of the sum ends where it is too large.
-    (sum.round() as u64).min(MOST_REQUESTS)
-}
-
-impl Counted {
-    pub(super) fn until(&self) -> Option<i64> {
-        self.until
+impl Counting {
+    /// Whether the values of the time up to which is counted are needed.
+    pub(super) fn begins(&self, queries: &Queries) -> bool {
+        self.queries.as_ref() != Some(queries)
     }
 
-    /// What both versions have gained since the last look that was complete. `age`: seconds of the step.
-    pub(super) fn found(&mut self, answered: &Answered, age: i64, fault: &mut Option<String>) -> Found {
-        let gained = match &answered.read {
-            Ok(gained) => gained,
-            Err(why) => return self.missing(why.clone(), fault),
-        };
-        let Some(requests) = gained.candidate.requests else {
-            if age <= APPEARS_WITHIN {
-                return Found::NoRequests;
-            }
-            let why = "spec.canary.analysis.prometheus.requestsQuery has no series for the Service of the candidate: \
-                       check that its labels have $name, and what the server scrapes";
-            return self.missing(why.to_owned(), fault);
-        };
-        let flow = |requests: u64, bad: u64| {
-            let ended = Counts::new(requests, bad).unwrap_or_default();
-            Flow { arrivals: requests, ended, ..Flow::default() }
-        };
-        let flows = Tracks {
-            // A version that gets no requests any more may have no series any more.
-            stable: flow(gained.stable.requests.unwrap_or_default(), gained.stable.bad),
-            candidate: flow(requests, gained.candidate.bad),
-        };
-        *self = Self { until: Some(answered.until), missed: 0 };
-        Found::Counted { flows, bound: None }
+    /// What both versions have gained since requests were counted last. `since`: the time of the values before, in Unix
+    /// seconds. `age`: seconds of the step. The error says what is wrong.
+    pub(super) fn found(
+        &mut self,
+        answered: &Answered,
+        (since, at): (i64, i64),
+        age: i64,
+    ) -> (Found, Option<String>) {
+        match &answered.read {
+            Ok(answers) => self.advanced(&answered.queries, answers, (since, at), age),
+            Err(why) => self.missing(why.clone()),
+        }
     }
 
-    fn missing(&mut self, why: String, fault: &mut Option<String>) -> Found {
-        // The first one that is not of an engine.
-        *fault = Some(why);
+    fn advanced(
+        &mut self,
+        queries: &Queries,
+        answers: &Tracks<Answers>,
+        (since, at): (i64, i64),
+        age: i64,
+    ) -> (Found, Option<String>) {
+        if self.begins(queries) {
+            *self = Self { queries: Some(queries.clone()), counted: since, ..Self::default() };
+        }
+        let Tracks { stable, candidate } = &mut self.versions;
+        stable.advance(&answers.stable);
+        candidate.advance(&answers.candidate);
+        // Stable may have no requests at all, such as at weight 100.
+        let must_speak = [
+            (stable.requests.is_any(), &answers.stable, &queries.services.stable),
+            (
+                candidate.requests.is_any() || age > APPEARS_WITHIN,
+                &answers.candidate,
+                &queries.services.candidate,
+            ),
+        ];
+        let silent = must_speak.iter().find(|(must, answers, _)| *must && answers.requests.now.is_empty());
+        if let Some((_, _, service)) = silent {
+            return self.missing(format!(
+                "{FIELD}.requestsQuery has no series for the Service {service}: check that its labels have $name, that the \
+                 series have the label namespace, which the controller asks for, and what the server scrapes"
+            ));
+        }
+        self.missed = 0;
+        let Tracks { stable, candidate } = &mut self.versions;
+        let is_over = at.saturating_sub(self.counted) >= POOLED_FOR;
+        let have_both = stable.gained.requests > 0 && candidate.gained.requests > 0;
+        if !have_both && !is_over {
+            return (Found::NoRequests, None);
+        }
+        self.counted = at;
+        let flows = Tracks { stable: stable.gained.counted(), candidate: candidate.gained.counted() };
+        (Found::Counted { flows, bound: None }, None)
+    }
+
+    fn missing(&mut self, why: String) -> (Found, Option<String>) {
         self.missed = self.missed.saturating_add(1);
         if self.missed >= MISSING_AFTER {
             // So long a gap is no interval: as with the counters of pods.
-            self.until = None;
+            *self = Self { missed: self.missed, ..Self::default() };
         }
-        Found::Incomplete
+        (Found::Incomplete, Some(why))
     }
+}
+
+impl Version {
+    fn advance(&mut self, Answers { requests, bad }: &Answers) {
+        for (known, answer) in [(&mut self.requests, requests), (&mut self.bad, bad)] {
+            if let Some(before) = &answer.before {
+                *known = Known(before.clone());
+            }
+        }
+        let goes_on = self.requests.goes_on(&requests.now);
+        let more = Gained {
+            requests: self.requests.advance(&requests.now, goes_on),
+            bad: self.bad.advance(&bad.now, goes_on),
+        };
+        let sum = |one: u64, other: u64| one.saturating_add(other).min(MOST_REQUESTS);
+        self.gained = Gained {
+            requests: sum(self.gained.requests, more.requests),
+            bad: sum(self.gained.bad, more.bad),
+        };
+    }
+}
+
+impl Gained {
+    /// The flow of what is gained. Bad requests without a request stay for the next one.
+    fn counted(&mut self) -> Flow {
+        let bad = self.bad.min(self.requests);
+        let ended = Counts::new(self.requests, bad).unwrap_or_default();
+        *self = Self { requests: 0, bad: self.bad.saturating_sub(bad) };
+        Flow { arrivals: ended.requests(), ended, ..Flow::default() }
+    }
+}
+
+impl Known {
+    fn is_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    fn goes_on(&self, now: &Counters) -> bool {
+        now.keys().any(|series| self.0.contains_key(series))
+    }
+
+    /// What the series have gained. `counts_new`: series that are new began at 0.
+    fn advance(&mut self, now: &Counters, counts_new: bool) -> u64 {
+        let mut gained = 0.0;
+        for (series, value) in now {
+            let last = self.0.get(series).copied();
+            gained += match last {
+                Some(last) if *value >= last => value - last,
+                Some(last) if *value > last / 2.0 => continue,
+                Some(_) => *value,
+                None if counts_new => *value,
+                None => 0.0,
+            };
+            self.0.insert(*series, *value);
+        }
+        if self.0.len() > MOST_SERIES * 2 {
+            self.0.retain(|series, _| now.contains_key(series));
+        }
+        whole(gained)
+    }
+}
+
+fn whole(number: f64) -> u64 {
+    // The type ends where the number is too large.
+    (number.max(0.0).round() as u64).min(MOST_REQUESTS)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::{
     DEEPEST, Query, Refusal, Scope, Target,
     lexer::{Spanned, Token, is_label, is_variable_part},
     looks_like_a_counter,
-    words::{AGGREGATIONS, FUNCTIONS, KEYWORDS, NUMBERS, OF_COUNTERS, OPERATORS, WORD_OPERATORS},
+    words::{AGGREGATIONS, FUNCTIONS, KEYWORDS, NUMBERS, OF_COUNTERS, OPERATORS, RATES, WORD_OPERATORS},
 };
 
 const NAMESPACE: &str = "namespace";
@@ -26,18 +26,20 @@ pub(super) struct Grammar<'a> {
     scope: Scope,
     out: String,
     bare_counters: Vec<String>,
+    rate: Option<String>,
 }
 
 impl<'a> Grammar<'a> {
     pub(super) fn new(query: &'a str, tokens: Vec<Spanned>, target: Target<'a>, scope: Scope) -> Self {
         let out = String::with_capacity(query.len() + 64);
-        Self { query, tokens, next: 0, depth: 0, counting: 0, target, scope, out, bare_counters: Vec::new() }
+        let bare_counters = Vec::new();
+        Self { query, tokens, next: 0, depth: 0, counting: 0, target, scope, out, bare_counters, rate: None }
     }
 
     pub(super) fn query(mut self) -> Result<Query, Refusal> {
         self.expression()?;
         match self.tokens.get(self.next) {
-            None => Ok(Query { text: self.out, bare_counters: self.bare_counters }),
+            None => Ok(Query { text: self.out, bare_counters: self.bare_counters, rate: self.rate }),
             Some(_) => Err(self.refusal("an operator or the end of the query is expected")),
         }
     }
@@ -155,6 +157,9 @@ impl<'a> Grammar<'a> {
         if !FUNCTIONS.contains(&word.as_str()) {
             let word = text::cut(word, 64);
             return Err(self.refusal(format!("'{word}' is not a function that the controller allows")));
+        }
+        if RATES.contains(&word.as_str()) {
+            self.rate.get_or_insert_with(|| word.clone());
         }
         self.next += 1;
         self.write(&[&word]);

@@ -209,6 +209,9 @@ fn with_the_flag_every_namespace_may_be_read() {
 
 #[test]
 fn a_counter_without_its_rate_is_named() {
+    let rate = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().rate;
+    assert_eq!(rate("sum(rate(a_total[1m])) / sum(increase(b_total[1m]))").as_deref(), Some("rate"));
+    assert_eq!(rate("sum(a_total) or vector(0)"), None);
     let bare = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().bare_counters;
     for query in [
         "sum(a_total)",

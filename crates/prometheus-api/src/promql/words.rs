@@ -136,6 +136,9 @@ pub(super) const FUNCTIONS: [&str; 82] = [
     "year",
 ];
 
+/// What a range of a counter has gained, or how fast.
+pub(super) const RATES: [&str; 6] = ["delta", "deriv", "idelta", "increase", "irate", "rate"];
+
 /// What makes sense of a counter: its increase, its existence, the number of its series.
 pub(super) const OF_COUNTERS: [&str; 14] = [
     "absent",

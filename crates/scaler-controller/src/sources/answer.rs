@@ -153,6 +153,7 @@ fn cause_of_server(fault: &ServerFault) -> Cause {
         | ServerFault::NoKey { .. }
         | ServerFault::SecretForbidden { .. } => Cause::Refused,
         ServerFault::TooManySeries { .. }
+        | ServerFault::TooManyCounters { .. }
         | ServerFault::Partial { .. }
         | ServerFault::WrongResult { .. }
         | ServerFault::TooLarge { .. }

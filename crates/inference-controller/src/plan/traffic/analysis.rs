@@ -4,12 +4,16 @@
 //! verdict follows from the record alone, so it can be computed again from the status. A record that cannot be read, of
 //! another release, begins anew: the step then waits for requests again.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::Duration,
+};
 
 use api::aiinference::{
     analysis::{
-        Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisMode, AnalysisStatus, MetricName,
-        OnInconclusive, RequestCounts, TokenCounts,
+        Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisMode, AnalysisPrometheus, AnalysisStatus,
+        MetricName, OnInconclusive, RequestCounts, TokenCounts,
     },
     traffic::{Canary, CanaryPhase, CanaryStatus},
 };
@@ -48,6 +52,9 @@ struct Record {
     waited: i64,
     /// Metrics whose bound or limit the user has given.
     given: BTreeSet<MetricName>,
+    /// Of what the metric custom asks: other queries count something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    queries: Option<u64>,
     /// Since the step began. Absent until an engine has said how many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tokens: Option<Tracks<u64>>,
@@ -138,6 +145,7 @@ fn begun(
         |record: &&Record| record.step.checked_add(1) == Some(before.step) && record.lost == before.lost;
     let shared_since = earlier.as_ref().filter(is_next).map_or(since, |record| record.shared_since);
     let given = earlier.as_ref().map_or_else(|| of_users(analysis), |record| record.given.clone());
+    let queries = earlier.as_ref().map_or_else(|| hash(analysis), |record| record.queries);
     // A step that begins again has looks of before.
     let until = earlier.as_ref().map_or(since, |record| record.until.max(since));
     let metrics = earlier.into_iter().flat_map(|record| record.inputs.metrics).map(|judged| {
@@ -156,6 +164,7 @@ fn begun(
         until,
         waited: 0,
         given,
+        queries,
         tokens: None,
         inputs: Inputs { step: settings(canary, analysis, before.step), metrics: metrics.collect() },
     };
@@ -180,7 +189,8 @@ impl Record {
             let known = self.inputs.metrics.iter().find(|judged| judged.metric.name == metric.name);
             // Without the number that the user gave, it is judged by stable's requests.
             let is_taken_back = self.given.contains(&wanted.name) && !is_of_user(wanted);
-            match known.filter(|_| !is_taken_back) {
+            let is_other = wanted.name == MetricName::Custom && self.queries != hash(analysis);
+            match known.filter(|_| !is_taken_back && !is_other) {
                 Some(judged) if given.is_none() || judged.bound.is_none() || given == judged.bound => {
                     Judged { metric, ..judged.clone() }
                 }
@@ -189,7 +199,7 @@ impl Record {
         });
         let step = Step { seconds: self.inputs.step.seconds, ..settings(canary, analysis, step) };
         let inputs = Inputs { metrics: metrics.collect(), step };
-        Self { inputs, given: of_users(analysis), ..self }
+        Self { inputs, given: of_users(analysis), queries: hash(analysis), ..self }
     }
 
     fn with(self, look: &Look) -> Self {
@@ -242,6 +252,14 @@ fn is_of_user(wanted: &AnalysisMetric) -> bool {
 
 fn of_users(analysis: &Analysis) -> BTreeSet<MetricName> {
     analysis.metrics.iter().filter(|wanted| is_of_user(wanted)).map(|wanted| wanted.name).collect()
+}
+
+/// Of the server and the queries, without its Secrets.
+fn hash(analysis: &Analysis) -> Option<u64> {
+    let AnalysisPrometheus { url, requests_query, bad_requests_query, .. } = analysis.prometheus.as_ref()?;
+    let mut hasher = DefaultHasher::new();
+    (url, requests_query, bad_requests_query).hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 fn settings(canary: &Canary, analysis: &Analysis, step: i32) -> Step {

@@ -61,8 +61,8 @@ pub(super) fn finding(
         return (Finding::Suspected, Some(wait));
     }
     let timeout = Duration::from_secs(u64::from(analysis.timeout_seconds.unsigned_abs()));
-    let fault = observed.looking.fault();
-    let message = analysed.map(|analysed| analysed.message(fault)).unwrap_or_default();
+    let faults = observed.looking.faults();
+    let message = analysed.map(|analysed| analysed.message(faults)).unwrap_or_default();
     // What passed before a pause or a restart may not pass now.
     let interval = i64::from(analysis.interval_seconds);
     let longest = interval.saturating_mul(PASS_LASTS).saturating_add(10);

@@ -319,7 +319,7 @@ fn still_has(status: &CanaryStatus) -> String {
 
 fn with_finding(message: String, analysed: Option<&Analysed>, observed: &Observed) -> String {
     match analysed {
-        Some(analysed) => format!("{message}; {}", analysed.message(observed.looking.fault())),
+        Some(analysed) => format!("{message}; {}", analysed.message(observed.looking.faults())),
         None => message,
     }
 }
@@ -458,7 +458,7 @@ fn healthy(
         };
         return stored.unwrap_or_else(fine);
     };
-    let message = analysed.message(observed.looking.fault());
+    let message = analysed.message(observed.looking.faults());
     let reason = match analysed.judgement.reason {
         // Of a mode that only observes: otherwise the candidate is rolled back.
         Reason::Alarm => reasons::ANALYSIS_FAILED,

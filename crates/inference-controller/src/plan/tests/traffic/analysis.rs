@@ -110,6 +110,7 @@ fn the_engines_of_both_versions_are_looked_at_each_interval() {
         metrics: Default::default(),
         tokens: None,
         fault: Some("pod new: it did not answer".to_owned()),
+        fault_of_queries: None,
     };
     scene.observe(|observed| {
         observed.looking.is_asked = false;
@@ -140,6 +141,7 @@ fn what_was_found_stays_while_the_object_is_paused() {
                 .into(),
             tokens: None,
             fault: Some("pod new: it did not answer".to_owned()),
+            fault_of_queries: None,
         });
         observed.looking.looks = looks.collect();
     });
@@ -178,6 +180,7 @@ fn looked(seconds: i64, (ended, bad): (u64, u64)) -> crate::looks::Look {
         metrics: [(api::aiinference::analysis::MetricName::ErrorRate, found)].into(),
         tokens: None,
         fault: None,
+        fault_of_queries: None,
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 use verdict::{interval::Flow, judge::Reason};
 
 use super::*;
-use crate::tests::at;
+use crate::{looks::Faults, tests::at};
 
 fn canary(analysis: &serde_json::Value) -> Canary {
     let steps = json!([
@@ -44,6 +44,7 @@ fn look(since: i64, seconds: i64, stable: (u64, u64), candidate: (u64, u64)) -> 
         metrics: BTreeMap::from([(MetricName::ErrorRate, Found::Counted { flows, bound: None })]),
         tokens: None,
         fault: None,
+        fault_of_queries: None,
     }
 }
 
@@ -66,12 +67,12 @@ fn a_good_candidate_passes_and_says_before_what_is_missing() {
     let canary = canary(&json!({}));
     let (status, first) = after(in_step(1, 0, None), &canary, &[good(0, 15)]);
     assert_eq!(first.judgement.verdict, Verdict::Inconclusive);
-    let message = first.message(None);
+    let message = first.message(Faults::default());
     let counts = "errorRate: 0 of 50 requests of the candidate (0 %) failed, 1 of 450 of stable (0.22 %); ";
     assert!(message.starts_with(counts) && message.contains(" more of the candidate, about "), "{message}");
     let looks: Vec<Look> = (2..=40).map(|number| good(0, number * 15)).collect();
     let (status, passed) = after(status, &canary, &looks);
-    assert_eq!(passed.judgement.verdict, Verdict::Pass, "{}", passed.message(None));
+    assert_eq!(passed.judgement.verdict, Verdict::Pass, "{}", passed.message(Faults::default()));
     let analysis = status.analysis.unwrap();
     assert_eq!((&*analysis.verdict, &*analysis.reason), ("Pass", "Passing"));
     let metric = &analysis.metrics[0];
@@ -85,7 +86,7 @@ fn a_bad_candidate_fails_with_numbers() {
     let looks: Vec<Look> = (1..=8).map(|number| look(0, number * 15, (450, 1), (50, 10))).collect();
     let (_, failed) = after(in_step(1, 0, None), &canary, &looks);
     assert_eq!((failed.judgement.verdict, failed.judgement.reason), (Verdict::Fail, Reason::Alarm));
-    let message = failed.message(None);
+    let message = failed.message(Faults::default());
     assert!(
         message.starts_with(
             "errorRate: 80 of 400 requests of the candidate (20 %) failed, 8 of 3600 of stable (0.22 %)"
@@ -107,18 +108,29 @@ fn requests_that_the_user_calls_bad_are_judged_as_errors_are() {
         look
     };
     let looks: Vec<Look> = (1..=8).map(of_user).collect();
-    let (_, failed) = after(in_step(1, 0, None), &canary, &looks);
+    let (status, failed) = after(in_step(1, 0, None), &canary, &looks);
     assert_eq!((failed.judgement.verdict, failed.judgement.reason), (Verdict::Fail, Reason::Alarm));
-    let message = failed.message(None);
+    let again = analysed(&status, &canary, &[]).unwrap().status();
+    assert_eq!(again.metrics[0].candidate.ended, 400);
+    let message = failed.message(Faults::default());
     let counts = "custom: 80 of 400 requests of the candidate (20 %) were bad, 8 of 3600 of stable (0.22 %)";
     assert!(message.starts_with(counts), "{message}");
+    let corrected = serde_json::from_value(json!({
+        "image": "e:2", "steps": canary.steps,
+        "analysis": {
+            "metrics": [{"name": "custom"}],
+            "prometheus": {"requestsQuery": "a", "badRequestsQuery": "c or vector(0)"},
+        },
+    }));
+    let after_it = analysed(&status, &corrected.unwrap(), &[]).unwrap().status();
+    assert_eq!(after_it.metrics[0].candidate.ended, 0, "what another query has counted");
     let missing = |number: i64| Look {
         metrics: BTreeMap::from([(MetricName::Custom, Found::Incomplete)]),
         ..of_user(number)
     };
     let (_, unknown) = after(in_step(1, 0, None), &canary, &[missing(1), missing(2), missing(3)]);
     assert_eq!(
-        unknown.message(Some("the server cannot be reached")),
+        unknown.message(Faults { of_queries: Some("the server cannot be reached"), ..Faults::default() }),
         "custom: 3 looks in a row did not get all numbers: the server cannot be reached"
     );
 }

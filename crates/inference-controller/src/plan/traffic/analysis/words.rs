@@ -9,10 +9,11 @@ use verdict::{
 };
 
 use super::Analysed;
+use crate::looks::Faults;
 
 impl Analysed {
-    /// What was found, for conditions and events. `fault`: what the last look says is wrong.
-    pub(in crate::plan::traffic) fn message(&self, fault: Option<&str>) -> String {
+    /// What was found, for conditions and events. `faults`: what the last look says is wrong.
+    pub(in crate::plan::traffic) fn message(&self, faults: Faults<'_>) -> String {
         let Judgement { verdict, reason, missing, metrics } = &self.judgement;
         let both = self.record.inputs.metrics.iter().zip(metrics);
         let worst =
@@ -22,6 +23,10 @@ impl Analysed {
             None => says.trim_start_matches([';', ' ']).to_owned(),
         };
         let what = worst.map_or("the analysis", |(_, result)| &*result.name);
+        let fault = match what == MetricName::Custom.as_str() {
+            true => faults.of_queries,
+            false => faults.of_engines,
+        };
         let fault = fault.map(|fault| format!(": {fault}")).unwrap_or_default();
         let step = &self.record.inputs.step;
         match reason {
