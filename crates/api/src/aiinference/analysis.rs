@@ -37,7 +37,7 @@ pub struct Analysis {
 
     /// Server and queries of the metric custom. Required with custom, and only with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prometheus: Option<AnalysisPrometheus>,
+    pub prometheus: Option<Box<AnalysisPrometheus>>,
 
     /// Chance that a candidate which is as good as stable is rolled back, in the whole canary, "0.0001" to "0.1". A smaller
     /// chance needs more bad requests to find a bad candidate. Default: "0.01".

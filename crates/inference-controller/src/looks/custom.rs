@@ -47,7 +47,7 @@ const FIELD: &str = "spec.canary.analysis.prometheus";
 /// What is asked for the metric custom.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Queries {
-    pub(crate) prometheus: AnalysisPrometheus,
+    pub(crate) prometheus: Box<AnalysisPrometheus>,
     /// Names of the Services.
     pub(crate) services: Tracks<String>,
 }
@@ -132,7 +132,7 @@ async fn read(
     now: Timestamp,
 ) -> Result<Tracks<Answers>, String> {
     let AnalysisPrometheus { url, requests_query, bad_requests_query, secret_name, ca_secret_name } =
-        &queries.prometheus;
+        &*queries.prometheus;
     let source = Source {
         namespace,
         url: url.as_deref(),

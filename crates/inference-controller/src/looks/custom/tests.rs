@@ -208,13 +208,13 @@ fn asking(flags: &[&str]) -> Prometheus {
 
 fn queries(bad: &str) -> Queries {
     Queries {
-        prometheus: AnalysisPrometheus {
+        prometheus: Box::new(AnalysisPrometheus {
             url: None,
             requests_query: r#"requests{service="$name"}"#.to_owned(),
             bad_requests_query: bad.to_owned(),
             secret_name: None,
             ca_secret_name: None,
-        },
+        }),
         services: Tracks { stable: "chat".to_owned(), candidate: "chat-canary".to_owned() },
     }
 }

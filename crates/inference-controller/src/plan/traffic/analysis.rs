@@ -256,7 +256,8 @@ fn of_users(analysis: &Analysis) -> BTreeSet<MetricName> {
 
 /// Of the server and the queries, without its Secrets.
 fn hash(analysis: &Analysis) -> Option<u64> {
-    let AnalysisPrometheus { url, requests_query, bad_requests_query, .. } = analysis.prometheus.as_ref()?;
+    let AnalysisPrometheus { url, requests_query, bad_requests_query, .. } =
+        analysis.prometheus.as_deref()?;
     let mut hasher = DefaultHasher::new();
     (url, requests_query, bad_requests_query).hash(&mut hasher);
     Some(hasher.finish())
