@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use workload::{
     Cause, Finding,
     faults::{
-        container::{fault_of_added, quote, start_fault},
+        container::{fault_of_added, last_end, quote, start_fault},
         unplaced::unplaced,
     },
     time::remaining,
@@ -58,8 +58,8 @@ const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
 
-/// What a webhook adds, such as the rules of a mesh, is done within this time.
-const INIT_ENDS_WITHIN: Duration = Duration::from_secs(120);
+/// What a webhook adds, such as the rules of a mesh, is done within this time, and a sidecar has started.
+const INIT_IS_DONE_WITHIN: Duration = Duration::from_secs(120);
 
 pub(super) fn start(scene: &Scene<'_>, work: Work) -> Start {
     let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
@@ -124,7 +124,7 @@ fn no_pod(job: &JobView, pods: &[&PodView]) -> String {
         }
         (true, words) => format!("Job {name} is suspended: {}", quote(words)),
         (false, _) => {
-            let why = match last_end(pods) {
+            let why = match last_pod(pods) {
                 Some((pod, how)) => format!(
                     "has had no other pod since {pod} ended ({how}): Kubernetes may pause for ten minutes, or a quota, a \
                      LimitRange or an admission policy holds it back"
@@ -139,7 +139,7 @@ fn no_pod(job: &JobView, pods: &[&PodView]) -> String {
 }
 
 /// The last pod that has ended, and how.
-fn last_end<'p>(pods: &[&'p PodView]) -> Option<(&'p str, String)> {
+fn last_pod<'p>(pods: &[&'p PodView]) -> Option<(&'p str, String)> {
     let end = |pod: &'p PodView| main(pod).find_map(|one| one.state.terminated.as_ref());
     let last = pods.iter().max_by_key(|pod| (end(pod).and_then(|end| end.finished_at), pod.created()))?;
     let how = match end(last) {
@@ -164,7 +164,7 @@ pub(super) fn facts(observed: &Observed) -> Vec<String> {
     let of_job = |job: &Arc<JobView>| {
         let pods = observed.pods_of(job);
         let pod = pods.iter().find(|pod| !pod.is_over());
-        let unstarted = pod.and_then(|pod| Some(does_not_start(pod, &cannot_start(pod)?)));
+        let unstarted = pod.and_then(|pod| Some(does_not_start(pod, &hindrance(pod)?.0)));
         unstarted.or_else(|| is_without(&pods).then(|| has_no_pod(job)))
     };
     active.filter_map(of_job).collect()
@@ -196,15 +196,17 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
         };
         return (Finding { cause: cause.map(named), requeue_after }, created);
     }
-    if let Some(cause) = cannot_start(pod) {
-        let since = observed.facts.get(&does_not_start(pod, &cause)).copied().unwrap_or(now);
-        return (Finding { cause: Some(cause), requeue_after: None }, since.max(created));
-    }
     if has_main_started(pod) {
         return (Finding::default(), created);
     }
+    if let Some((cause, said_after)) = hindrance(pod) {
+        let since = observed.facts.get(&does_not_start(pod, &cause)).copied().unwrap_or(now).max(created);
+        // A restart of this process, which begins the times anew, takes back no words.
+        let said_after = if is_said(observed, &cause) { Duration::ZERO } else { said_after };
+        return (after(said_after, since, now, || cause), since);
+    }
     if let Some((init, since)) = running_init(pod) {
-        let found = after(INIT_ENDS_WITHIN, since, now, || {
+        let found = after(INIT_IS_DONE_WITHIN, since, now, || {
             let name = pod.name();
             let message = format!(
                 "init container {init} of pod {name} has run since {since}, and the next containers wait for its end; see \
@@ -229,11 +231,17 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
     (found, placed)
 }
 
-/// Why the kubelet of a pod cannot start a container that the main one needs, or the main one.
-fn cannot_start(pod: &PodView) -> Option<Cause> {
+/// What keeps the main container of a pod from its start, though no object has its time, and after what time that is said.
+fn hindrance(pod: &PodView) -> Option<(Cause, Duration)> {
     if pod.node.is_none() || has_main_started(pod) {
         return None;
     }
+    let sidecar = || Some((unstarted_sidecar(pod)?, INIT_IS_DONE_WITHIN));
+    cannot_start(pod).map(|cause| (cause, Duration::ZERO)).or_else(sidecar)
+}
+
+/// Why the kubelet of a pod cannot start a container that the main one needs, or the main one.
+fn cannot_start(pod: &PodView) -> Option<Cause> {
     let own = pod.init_container(INSTALLER).into_iter().chain(main(pod));
     let fault = own.filter_map(|container| start_fault(pod, container)).next();
     fault.or_else(|| fault_of_added(pod, &[INSTALLER, RUNNER, UPLOADER]))
@@ -247,10 +255,24 @@ fn main(pod: &PodView) -> impl Iterator<Item = &Container> {
     [RUNNER, UPLOADER].into_iter().filter_map(|name| pod.container(name))
 }
 
-/// The init container for whose end the others wait, and its start. A sidecar is one that does not end, and has `started`.
+/// A sidecar for whose start the next containers wait. Each restart has another time, so its own does not count.
+fn unstarted_sidecar(pod: &PodView) -> Option<Cause> {
+    let has_run = |one: &Container| one.state.running.is_some() || last_end(one).is_some();
+    let mut sidecars = pod.init_containers.iter().filter(|init| init.is_sidecar);
+    let Container { name: sidecar, .. } =
+        sidecars.find(|sidecar| sidecar.started != Some(true) && has_run(sidecar))?;
+    let name = pod.name();
+    let message = format!(
+        "sidecar {sidecar} of pod {name} has not started, and the next containers wait for its start: correct it or its \
+         startupProbe; see kubectl logs {name} -c {sidecar}"
+    );
+    Some(Cause { reason: reasons::WAITING, message })
+}
+
+/// The init container for whose end the others wait, and its start.
 fn running_init(pod: &PodView) -> Option<(&str, Timestamp)> {
-    let mut unfinished = pod.init_containers.iter().filter(|init| init.started != Some(true));
-    unfinished.find_map(|init| Some((init.name.as_str(), init.state.running.as_ref()?.started_at?)))
+    let mut plain = pod.init_containers.iter().filter(|init| !init.is_sidecar);
+    plain.find_map(|init| Some((init.name.as_str(), init.state.running.as_ref()?.started_at?)))
 }
 
 /// From when on it counts that a run of this side waits since `since`. `None`: a run of the other side goes on, and may have

@@ -38,7 +38,7 @@ pub(crate) fn held(init_containers: &[ContainerSpec], containers: &[ContainerSpe
     for container in init_containers {
         let mut together = sidecars.clone();
         add(&mut together, container);
-        if container.restart_policy.as_deref() == Some("Always") {
+        if container.is_sidecar() {
             sidecars = together;
             continue;
         }
@@ -56,12 +56,20 @@ pub(crate) fn held(init_containers: &[ContainerSpec], containers: &[ContainerSpe
     Extended(together.into_iter().collect())
 }
 
-/// The requests of a container; `restartPolicy: Always` makes an init container a sidecar.
+/// The name and the requests of a container.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ContainerSpec {
+    pub(crate) name: Box<str>,
     resources: Resources,
-    restart_policy: Option<String>,
+    restart_policy: Option<Box<str>>,
+}
+
+impl ContainerSpec {
+    /// Of an init container: the next containers wait for its start, and not for its end.
+    pub(crate) fn is_sidecar(&self) -> bool {
+        self.restart_policy.as_deref() == Some("Always")
+    }
 }
 
 #[derive(Default, Deserialize)]

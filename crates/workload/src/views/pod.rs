@@ -66,7 +66,10 @@ pub const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 #[serde(rename_all = "camelCase")]
 pub struct Container {
     pub name: String,
-    /// Whether the startup probe has succeeded.
+    /// Of an init container: its `restartPolicy` is Always. The next containers wait for its start, and not for its end.
+    #[serde(skip)]
+    pub is_sidecar: bool,
+    /// Whether it runs, and its startup probe has succeeded. A plain init container has no probe, and is started while it runs.
     #[serde(default)]
     pub started: Option<bool>,
     #[serde(default)]
@@ -256,7 +259,7 @@ struct PodStatusParts {
 }
 
 impl From<PodParts> for PodView {
-    fn from(PodParts { metadata, spec, status }: PodParts) -> Self {
+    fn from(PodParts { metadata, spec, mut status }: PodParts) -> Self {
         let ready = status.conditions.iter().find(|condition| condition.is("Ready"));
         let is_ready = ready.is_some_and(|ready| ready.status == "True");
         let ready_changed = ready.and_then(|ready| ready.last_transition_time);
@@ -281,6 +284,10 @@ impl From<PodParts> for PodView {
             // A pod of another owner: only its resources and its node are used.
             let metadata = ObjectMeta { owner_references: None, ..metadata };
             return Self { metadata, node, held, phase: status.phase, ..Self::default() };
+        }
+        for init in &mut status.init_container_statuses {
+            let of_spec = spec.init_containers.iter().find(|one| *one.name == *init.name);
+            init.is_sidecar = of_spec.is_some_and(ContainerSpec::is_sidecar);
         }
         Self {
             metadata,
@@ -365,6 +372,19 @@ status: {phase: Running, containerStatuses: [{name: a}]}
         let container = |state: &str| started(&format!("initContainerStatuses: [{{name: a, {state}}}]"));
         assert!(container("state: {running: {}}") && container("state: {terminated: {exitCode: 0}}"));
         assert!(container("restartCount: 1") && !container("state: {waiting: {reason: PodInitializing}}"));
+    }
+
+    #[test]
+    fn an_init_container_that_is_always_restarted_is_a_sidecar() {
+        let labels = "app.kubernetes.io/instance: a, app.kubernetes.io/name: b, app.kubernetes.io/managed-by: c-controller";
+        let spec = "initContainers: [{name: a}, {name: b, restartPolicy: Always}, {name: c}]";
+        let status = "initContainerStatuses: [{name: b}, {name: c}, {name: a}, {name: of-no-spec}]";
+        let text = format!(
+            "{{metadata: {{name: a, labels: {{{labels}}}}}, spec: {{{spec}}}, status: {{{status}}}}}"
+        );
+        let pod: PodView = serde_saphyr::from_str(&text).unwrap();
+        let sidecars = pod.init_containers.iter().filter(|init| init.is_sidecar);
+        assert_eq!(sidecars.map(|init| init.name.as_str()).collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]

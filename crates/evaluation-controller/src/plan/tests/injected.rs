@@ -106,12 +106,13 @@ fn a_comparison_that_fails_beside_a_sidecar_is_repeated_and_fails_as_alone() {
     }
 }
 
-/// The pod of the candidate, placed at noon, whose runner waits for these init containers.
-fn initializing(containers: &Value) -> Observed {
+/// The pod of the candidate, placed at noon, whose runner waits for these init containers. Those with this name are sidecars.
+fn initializing(sidecar: &str, containers: &Value) -> Observed {
     let state = json!({"waiting": {"reason": "PodInitializing"}});
     let status = json!({"phase": "Pending", "initContainerStatuses": containers,
         "containerStatuses": [{"name": "runner", "state": state}]});
-    with_pod(&json!({"nodeName": "n", "containers": []}), &status)
+    let init = json!([{"name": "wait-for-mesh"}, {"name": sidecar, "restartPolicy": "Always"}]);
+    with_pod(&json!({"nodeName": "n", "initContainers": init, "containers": []}), &status)
 }
 
 fn message_at(seen: &Observed, seconds: i64) -> String {
@@ -120,28 +121,42 @@ fn message_at(seen: &Observed, seconds: i64) -> String {
 
 #[test]
 fn an_init_container_that_does_not_start_is_named_and_gives_the_gpus_back() {
-    for (state, reason, words) in [
-        (json!({"waiting": {"reason": "ErrImagePull"}}), reasons::IMAGE_PULL_FAILED, "cannot start"),
-        (json!({"waiting": {"reason": "CrashLoopBackOff"}}), reasons::CRASH_LOOP, "ended with code 1"),
+    for (name, state, reason, words) in [
+        (
+            "mesh-init",
+            json!({"waiting": {"reason": "ErrImagePull"}}),
+            reasons::IMAGE_PULL_FAILED,
+            "cannot start",
+        ),
+        // A kubelet starts no other container again.
+        (
+            "mesh-proxy",
+            json!({"waiting": {"reason": "CrashLoopBackOff"}}),
+            reasons::CRASH_LOOP,
+            "ended with code 1",
+        ),
     ] {
         let last = json!({"terminated": {"exitCode": 1}});
-        let init = json!({"name": "istio-init", "restartCount": 4, "state": state, "lastState": last});
-        let seen = initializing(&json!([{"name": "done", "state": {"terminated": {"exitCode": 0}}}, init]));
+        let init = json!({"name": name, "restartCount": 4, "state": state, "lastState": last});
+        let done = json!({"name": "done", "state": {"terminated": {"exitCode": 0}}});
+        let seen = initializing("mesh-proxy", &json!([done, init]));
         let first = planned(&seen);
         assert_eq!(said(&first, conditions::STALLED), is("True", reason));
         let message = first.status.message.clone().unwrap();
         let seen = noted(seen, &first, 0);
         assert_ne!(plan(&seen, &settings(), at(599)).status.phase, Some(Phase::Failed));
-        assert!(message.contains(&format!("istio-init of pod ab-candidate-0-x {words}")), "{message}");
+        assert!(message.contains(&format!("{name} of pod ab-candidate-0-x {words}")), "{message}");
         let failed = plan(&seen, &settings(), at(600));
         assert_eq!(said(&failed, conditions::FAILED), is("True", reason));
     }
 }
 
+/// A kubelet says of each container without a startup probe that it has started.
 #[test]
 fn an_init_container_that_does_not_end_is_named_and_gives_the_gpus_back() {
     let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
-    let mut seen = initializing(&json!([{"name": "wait-for-mesh", "state": running}]));
+    let init = json!([{"name": "wait-for-mesh", "started": true, "state": running}]);
+    let mut seen = initializing("istio-proxy", &init);
     let soon = plan(&seen, &settings(), at(119));
     assert_eq!(soon.requeue_after, Some(Duration::from_secs(1)));
     assert!(!soon.status.message.unwrap().contains("wait-for-mesh"));
@@ -155,11 +170,35 @@ fn an_init_container_that_does_not_end_is_named_and_gives_the_gpus_back() {
 
 /// Large images are pulled for long.
 #[test]
-fn an_init_container_that_is_a_sidecar_is_no_obstacle() {
+fn a_sidecar_that_has_started_is_no_obstacle() {
     let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
-    let seen = initializing(&json!([{"name": "istio-proxy", "started": true, "state": running}]));
-    assert_eq!(plan(&seen, &settings(), at(9_999)).status.phase, Some(Phase::Running));
+    let init = json!([{"name": "istio-proxy", "started": true, "state": running}]);
+    let seen = initializing("istio-proxy", &init);
+    let plan = plan(&seen, &settings(), at(9_999));
+    assert_eq!((plan.status.phase, plan.facts), (Some(Phase::Running), Vec::new()));
     assert!(!message_at(&seen, 9_999).contains("istio-proxy"));
+}
+
+/// The kubelet ends it when its startup probe has failed, and starts it again.
+#[test]
+fn a_sidecar_that_does_not_start_is_named_and_its_restarts_do_not_lengthen_the_time() {
+    let run = |since: &str| {
+        let running = json!({"running": {"startedAt": since}});
+        let sidecar = json!({"name": "istio-proxy", "started": false, "state": running});
+        let pods = initializing("istio-proxy", &json!([sidecar]));
+        refusals::baseline_ended(pods, 10)
+    };
+    let first = run("2026-01-01T12:00:00Z");
+    let mut seen = noted(first.clone(), &plan(&first, &settings(), at(10)), 10);
+    assert!(!message_at(&seen, 129).contains("istio-proxy"));
+    let named = plan(&seen, &settings(), at(130));
+    let words = "sidecar istio-proxy of pod ab-candidate-0-x has not started, and the next containers wait for its start";
+    assert!(named.status.message.as_deref().unwrap().contains(words), "{:?}", named.status.message);
+    seen = noted(seen, &named, 130);
+    seen.pods = run("2026-01-01T12:09:00Z").pods;
+    let again = plan(&seen, &settings(), at(609));
+    assert_eq!((&again.status, again.requeue_after), (&named.status, Some(Duration::from_secs(1))));
+    assert_eq!(plan(&seen, &settings(), at(610)).status.phase, Some(Phase::Failed));
 }
 
 #[test]
