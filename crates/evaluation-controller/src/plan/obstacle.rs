@@ -53,7 +53,7 @@ const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(660);
 const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
 
 /// A watch that fails is tried again within this time.
-const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);

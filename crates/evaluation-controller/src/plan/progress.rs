@@ -25,6 +25,7 @@ use workload::{
 use super::{
     Scene,
     job::{RETRIES, RUNNER},
+    obstacle::WATCHED_AGAIN_WITHIN,
     server,
     work::{self, Work},
 };
@@ -127,21 +128,38 @@ fn end(scene: &Scene<'_>, work: Work) -> Outcome {
     }
     let ended = Some(job).filter(|job| !job.is_being_deleted());
     if let Some(completed) = ended.and_then(|job| job.completed) {
-        return Outcome::Open(match (report, remaining(PODS_ARE_SEEN_WITHIN, completed, scene.now)) {
-            // Another run would say the same.
-            (Some(report), _) => State::Failed(unreadable(scene, work, report)),
-            (None, Some(wait)) => State::Awaited { work, wait },
-            (None, None) => State::Repeated { work, job: Arc::clone(job) },
-        });
+        return Outcome::Open(
+            match (pods_are_awaited(scene.observed, report, completed, scene.now), report) {
+                (Some(wait), _) => State::Awaited { work, wait },
+                // Another run would say the same.
+                (None, Some(report)) => State::Failed(unreadable(scene, work, report)),
+                (None, None) => State::Repeated { work, job: Arc::clone(job) },
+            },
+        );
     }
     let Some(failed) = ended.and_then(|job| job.failed.as_ref()) else {
         return Outcome::Open(unfinished(scene, work, job, &pods));
     };
     let last = ends.filter(|ended| ended.exit_code != 0).max_by_key(|ended| ended.finished_at);
-    Outcome::Open(match (last, remaining(PODS_ARE_SEEN_WITHIN, failed.since, scene.now)) {
-        (None, Some(wait)) => State::Awaited { work, wait },
-        (last, _) => after_failure(scene, work, job, failed, last),
+    Outcome::Open(match pods_are_awaited(scene.observed, last, failed.since, scene.now) {
+        Some(wait) => State::Awaited { work, wait },
+        None => after_failure(scene, work, job, failed, last),
     })
+}
+
+/// How long to wait for the pods of a Job that has ended at this time. `seen`: how one of them has ended, which may not be the
+/// last one while the watch of pods fails.
+fn pods_are_awaited(
+    observed: &Observed,
+    seen: Option<&Terminated>,
+    ended: Timestamp,
+    now: Timestamp,
+) -> Option<Duration> {
+    match (observed.pods_are_stale, seen) {
+        (true, _) => Some(WATCHED_AGAIN_WITHIN),
+        (false, None) => remaining(PODS_ARE_SEEN_WITHIN, ended, now),
+        (false, Some(_)) => None,
+    }
 }
 
 /// The Job has neither completed nor failed.

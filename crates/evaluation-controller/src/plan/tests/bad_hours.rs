@@ -199,7 +199,20 @@ fn while_the_watch_of_pods_fails_no_run_is_ended_or_repeated() {
     let no_node = refusals::baseline_ended(refusals::without_a_node(), 0);
     let mut lost = running();
     Arc::make_mut(&mut lost.pods[0]).metadata.deletion_timestamp = Some(time(0));
-    for (mut seen, acts) in [(without, (true, false)), (no_node, (true, false)), (lost, (false, true))] {
+    // Of a Job that has ended, the pod that says how is not seen.
+    let ended = |code: i32| {
+        let mut seen = running();
+        add_job(&mut seen, "ab-baseline-0", Some((code, "")));
+        seen.pods.clear();
+        seen
+    };
+    for (mut seen, acts) in [
+        (without, (true, false)),
+        (no_node, (true, false)),
+        (lost, (false, true)),
+        (ended(0), (false, true)),
+        (ended(81), (true, false)),
+    ] {
         let acts_now = |plan: &Plan| {
             let repeats = names(plan).1.iter().any(|name| name.starts_with("job "));
             (plan.status.phase == Some(Phase::Failed), repeats)
@@ -210,6 +223,29 @@ fn while_the_watch_of_pods_fails_no_run_is_ended_or_repeated() {
         assert_eq!(acts_now(&waits), (false, false));
         assert_eq!((waits.requeue_after, &waits.facts), (Some(Duration::from_secs(30)), &Vec::new()));
     }
+}
+
+/// An evicted pod is seen, and the last one is not.
+#[test]
+fn the_reason_of_a_failed_run_is_that_of_its_last_pod_also_after_the_watch_of_pods_has_failed() {
+    let mut seen = running();
+    seen.pods.clear();
+    let words = r#"{"error":"no file /datasets/cmmlu"}"#;
+    for (uid, code) in [("first", 137), ("last", 81)] {
+        add_job(&mut seen, "ab-baseline-0", Some((code, words)));
+        let pod = Arc::make_mut(seen.pods.last_mut().unwrap());
+        (pod.metadata.uid, pod.phase) = (Some(uid.to_owned()), "Failed".to_owned());
+        pod.containers[0].state.terminated.as_mut().unwrap().finished_at = Some(at(i64::from(200 - code)));
+    }
+    let mut stale = Observed { pods_are_stale: true, ..seen.clone() };
+    stale.pods.pop();
+    let waits = plan(&stale, &settings(), at(600));
+    assert_eq!(
+        (waits.status.phase, waits.requeue_after),
+        (Some(Phase::Running), Some(Duration::from_secs(30)))
+    );
+    let failed = plan(&seen, &settings(), at(600));
+    assert_eq!(said(&failed, conditions::FAILED), is("True", reasons::DATASET_NOT_FOUND));
 }
 
 /// Nothing is held in vain.
