@@ -164,7 +164,7 @@ pub(super) fn facts(observed: &Observed) -> Vec<String> {
     let of_job = |job: &Arc<JobView>| {
         let pods = observed.pods_of(job);
         let pod = pods.iter().find(|pod| !pod.is_over());
-        let unstarted = pod.and_then(|pod| Some(does_not_start(pod, &hindrance(pod)?.0)));
+        let unstarted = pod.filter(|pod| hindrance(pod).is_some()).map(|pod| does_not_start(pod));
         unstarted.or_else(|| is_without(&pods).then(|| has_no_pod(job)))
     };
     active.filter_map(of_job).collect()
@@ -180,9 +180,9 @@ fn has_no_pod(job: &JobView) -> String {
     format!("Job {} ({uid}) has no pod", job.name())
 }
 
-/// Kubelets try again and say it in other words, which are of the same reason.
-fn does_not_start(pod: &PodView, cause: &Cause) -> String {
-    format!("pod {} ({}) does not start: {}", pod.name(), pod.uid(), cause.reason)
+/// Whatever the reason: a kubelet tries again and alternates between reasons, and each of them would begin the time anew.
+fn does_not_start(pod: &PodView) -> String {
+    format!("pod {} ({}) does not start", pod.name(), pod.uid())
 }
 
 /// Why, and since when.
@@ -200,7 +200,7 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
         return (Finding::default(), created);
     }
     if let Some((cause, said_after)) = hindrance(pod) {
-        let since = observed.facts.get(&does_not_start(pod, &cause)).copied().unwrap_or(now).max(created);
+        let since = observed.facts.get(&does_not_start(pod)).copied().unwrap_or(now).max(created);
         // A restart of this process, which begins the times anew, takes back no words.
         let said_after = if is_said(observed, &cause) { Duration::ZERO } else { said_after };
         return (after(said_after, since, now, || cause), since);

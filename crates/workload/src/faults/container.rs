@@ -16,13 +16,14 @@ use crate::{
 pub(crate) const LONGEST_QUOTE: usize = 512;
 
 /// Waiting reasons of an image that cannot be pulled.
-pub const IMAGE_FAULTS: [&str; 6] = [
+pub const IMAGE_FAULTS: [&str; 7] = [
     "ErrImagePull",
     "ImagePullBackOff",
     "InvalidImageName",
     "ErrImageNeverPull",
     "ImageInspectError",
     "RegistryUnavailable",
+    "SignatureValidationFailed",
 ];
 /// Waiting reasons of a container that cannot be created.
 const CONFIG_FAULTS: [&str; 3] = ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"];

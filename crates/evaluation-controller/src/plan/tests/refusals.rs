@@ -248,6 +248,25 @@ fn an_image_that_cannot_be_pulled_late_has_ten_minutes_from_then_on() {
     assert_eq!(said(&failed, conditions::FAILED), is("True", reasons::IMAGE_PULL_FAILED));
 }
 
+/// CRI-O says so between two back-offs, and a Secret may go meanwhile.
+#[test]
+fn a_kubelet_that_alternates_between_reasons_does_not_lengthen_the_time() {
+    let mut seen = with_runner("ImagePullBackOff");
+    for seconds in (0..600).step_by(30) {
+        let now = plan(&seen, &settings(), at(seconds));
+        assert_eq!(now.status.phase, Some(Phase::Running), "{seconds}");
+        seen = noted(seen, &now, seconds);
+        let waits = match seconds % 90 {
+            0 => "SignatureValidationFailed",
+            30 => "CreateContainerConfigError",
+            _ => "ImagePullBackOff",
+        };
+        seen.pods = with_runner(waits).pods;
+    }
+    let failed = plan(&seen, &settings(), at(600));
+    assert_eq!(failed.status.phase, Some(Phase::Failed));
+}
+
 #[test]
 fn a_pod_whose_volume_is_on_another_node_is_named() {
     let scheduled =
