@@ -112,6 +112,8 @@ fn without_a_pod(observed: &Observed, job: &JobView, pods: &[&PodView], now: Tim
     // A restart of this process, which begins the times anew, takes back no words.
     let said_after = if is_said(observed, &cause) { Duration::ZERO } else { said_after };
     let Finding { cause, requeue_after: wait } = after(said_after, from, now, || cause);
+    // The other run counts its time from then on.
+    let wait = wait.into_iter().chain(remaining(may_pass_within, since, now)).min();
     Start { obstacle: cause.map(|cause| Obstacle { cause, since, may_pass_within }), wait }
 }
 
@@ -296,7 +298,7 @@ pub(super) fn counts_from(scene: &Scene<'_>, side: Side, since: Timestamp) -> Op
 
 /// How the next run of a lane stands.
 enum Standing {
-    /// It runs, or its Job is about to be created.
+    /// It runs, may go on by itself, or its Job is about to be created.
     GoesOn,
     Held {
         since: Timestamp,
@@ -309,8 +311,12 @@ fn standing(scene: &Scene<'_>, work: Work) -> Standing {
     let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
     if job.is_some() {
         return match start(scene, work).obstacle {
-            Some(Obstacle { since, cause: _, may_pass_within: _ }) => Standing::Held { since },
-            None => Standing::GoesOn,
+            Some(Obstacle { cause: _, since, may_pass_within })
+                if remaining(may_pass_within, since, scene.now).is_none() =>
+            {
+                Standing::Held { since }
+            }
+            Some(_) | None => Standing::GoesOn,
         };
     }
     let Some(side) = work.side() else { return Standing::Waits };

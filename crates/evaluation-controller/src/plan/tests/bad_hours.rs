@@ -189,6 +189,57 @@ fn a_run_of_hours_whose_pod_was_evicted_goes_on() {
     assert_eq!(plan(&seen, &settings(), at(9_660)).status.phase, Some(Phase::Failed));
 }
 
+/// The other one finds no node, or is refused, for longer than a server may be held.
+#[test]
+fn a_run_that_may_get_its_next_pod_is_not_ended_by_the_other_run() {
+    let settings = Settings { server_fault: Duration::from_secs(120), ..settings() };
+    let mut refused = with_own_claim(side_by_side::running(&json!({"nullControl": false})));
+    refused.jobs.remove("ab-candidate-0");
+    for (mut seen, is_refused) in [(refusals::without_a_node(), false), (refused, true)] {
+        seen.pods.retain(|pod| pod.name() == "ab-candidate-0-x" && !is_refused);
+        change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(-3_600)));
+        let plan_at = |seen: &Observed, seconds: i64| {
+            let now = plan(seen, &settings, at(seconds));
+            let denied = Refusal::Denied("denied: quota".to_owned());
+            match is_refused {
+                true => super::refused::refused(&denied, &now, seen, &settings, at(seconds)),
+                false => now,
+            }
+        };
+        for seconds in [0, 60, 120, 240, 480] {
+            let now = plan_at(&seen, seconds);
+            assert_eq!(now.status.phase, Some(Phase::Running), "{seconds}");
+            seen = noted(seen, &now, seconds);
+        }
+        let last = plan_at(&seen, 659);
+        assert_eq!(
+            (last.status.phase, last.requeue_after),
+            (Some(Phase::Running), Some(Duration::from_secs(1)))
+        );
+        assert_eq!(plan_at(&seen, 660).status.phase, Some(Phase::Failed));
+    }
+}
+
+/// The server of the other run is one of the user, so that run waits without end.
+#[test]
+fn a_run_whose_time_counts_from_the_pause_of_the_other_one_is_planned_again_then() {
+    let fields = json!({"order": "Parallel", "nullControl": false, "baselineModel": "aiinference/chat"});
+    let mut seen = refusals::without_a_node();
+    let status = seen.evaluation.status.clone();
+    seen.evaluation = Arc::new(ModelEvaluation { status, ..evaluation(&fields) });
+    seen.baseline = Sighting::Absent;
+    seen.running_baseline = Some(Arc::new(server("chat", &ready())));
+    seen.pods.retain(|pod| pod.name() == "ab-candidate-0-x");
+    change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(-3_600)));
+    seen = noted(seen.clone(), &planned(&seen), 0);
+    let waits = plan(&seen, &settings(), at(659));
+    assert_eq!(
+        (waits.status.phase, waits.requeue_after),
+        (Some(Phase::Running), Some(Duration::from_secs(1)))
+    );
+    assert_eq!(plan(&seen, &settings(), at(660)).status.phase, Some(Phase::Failed));
+}
+
 /// The pods may be otherwise now, and the run may go on.
 #[test]
 fn while_the_watch_of_pods_fails_no_run_is_ended_or_repeated() {
