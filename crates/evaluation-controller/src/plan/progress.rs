@@ -64,7 +64,7 @@ pub(super) enum State {
 }
 
 /// A watch brings the pods of a Job that has ended within this time.
-pub(super) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(30);
+const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Containers that were injected into a pod end within this time after its main container, if they end by themselves.
 pub(super) const OTHERS_END_WITHIN: Duration = Duration::from_secs(60);
@@ -149,7 +149,7 @@ fn end(scene: &Scene<'_>, work: Work) -> Outcome {
 
 /// How long to wait for the pods of a Job that has ended at this time. `seen`: how one of them has ended, which may not be the
 /// last one while the watch of pods fails.
-fn pods_are_awaited(
+pub(super) fn pods_are_awaited(
     observed: &Observed,
     seen: Option<&Terminated>,
     ended: Timestamp,

@@ -316,6 +316,45 @@ fn an_upload_beside_an_injected_container_ends_with_its_uploader() {
     }
 }
 
+/// Another pod may upload, or may have the report.
+#[test]
+fn while_the_watch_of_pods_fails_no_upload_is_ended_or_repeated() {
+    let begun = || {
+        let seen = judged(&json!({}), &json!({}));
+        with_status(seen.clone(), &planned(&seen))
+    };
+    let mut beside = begun();
+    add_upload(&mut beside, None);
+    let state =
+        json!({"terminated": {"exitCode": 12, "message": "no", "finishedAt": "2026-01-01T12:00:10Z"}});
+    let pod = std::sync::Arc::make_mut(beside.pods.last_mut().unwrap());
+    pod.containers[0].state = serde_json::from_value(state).unwrap();
+    let ended = |code: i32| {
+        let mut seen = begun();
+        add_upload(&mut seen, Some((code, REPORT)));
+        seen.pods.clear();
+        seen
+    };
+    for (mut seen, reason, repeats) in [
+        (beside, reasons::UPLOAD_FAILED, true),
+        (ended(12), reasons::UPLOAD_FAILED, true),
+        (ended(0), reasons::UPLOADED, false),
+    ] {
+        let acts = later(&seen, 700);
+        assert_eq!(
+            (said(&acts, conditions::UPLOADED).unwrap().1, names(&acts).1.len() == 1),
+            (reason.to_owned(), repeats)
+        );
+        seen.pods_are_stale = true;
+        let waits = later(&seen, 700);
+        assert_eq!(
+            (said(&waits, conditions::UPLOADED), names(&waits).1),
+            (is("False", reasons::UPLOADING), vec![])
+        );
+        assert_eq!(waits.requeue_after, Some(Duration::from_secs(30)));
+    }
+}
+
 /// Containers of one pod share the place for their last words.
 #[test]
 fn an_upload_without_a_report_beside_an_injected_container_has_worked() {

@@ -30,7 +30,7 @@ use crate::{
         claim, conditions,
         job::{self, FIELDS},
         obstacle::{self, Start},
-        progress::{self, OTHERS_END_WITHIN, PODS_ARE_SEEN_WITHIN, ended_beside_others, unseen_failure},
+        progress::{self, OTHERS_END_WITHIN, ended_beside_others, pods_are_awaited, unseen_failure},
     },
     validate::ValidEvaluation,
 };
@@ -98,7 +98,7 @@ impl Attempt<'_> {
             None => Outlook { create: Some(self.job()), ..self.goes_on() },
             // Another one is created when it is gone.
             Some(job) if job.is_being_deleted() => self.goes_on(),
-            Some(job) => match failure(job, &pods) {
+            Some(job) => match self.failure(job, &pods) {
                 Some(failed) if let Some(wait) = self.grace(job, &failed) => {
                     let running = self.running(job, &pods);
                     Outlook {
@@ -235,7 +235,7 @@ impl Attempt<'_> {
         let report: Option<Uploaded> = pods.iter().find_map(|pod| report(pod));
         if report.is_none()
             && let Some(completed) = job.completed
-            && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, completed, self.now)
+            && let Some(wait) = pods_are_awaited(self.observed, None, completed, self.now)
         {
             return Some(Outlook { requeue_after: Some(wait), ..self.goes_on() });
         }
@@ -243,6 +243,17 @@ impl Attempt<'_> {
         let verdict = uploaded(message);
         let artifacts = artifacts(&self.upload, &report.unwrap_or_default());
         Some(Outlook { artifacts, ..finally(verdict) })
+    }
+
+    /// The end of a Job. One whose pod has an injected container that runs on does not see that its uploader has failed.
+    fn failure(&self, job: &JobView, pods: &[&PodView]) -> Option<Failed> {
+        let beside_others = || {
+            let ended = ended_beside_others(pods, UPLOADER).filter(|(_, ended)| ended.exit_code != 0);
+            // Another pod may have followed.
+            let ended = ended.filter(|_| !self.observed.pods_are_stale);
+            ended.map(|(since, _)| unseen_failure(since))
+        };
+        job.failed.clone().or_else(beside_others)
     }
 
     fn running(&self, job: &JobView, pods: &[&PodView]) -> Outlook {
@@ -287,9 +298,7 @@ impl Attempt<'_> {
     }
 
     fn failed(&self, job: &JobView, failed: &Failed, pods: &[&PodView]) -> Outlook {
-        if last_failure(pods).is_none()
-            && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, failed.since, self.now)
-        {
+        if let Some(wait) = pods_are_awaited(self.observed, last_failure(pods), failed.since, self.now) {
             // It may explain the end.
             let known = self.said().unwrap_or_else(|| self.under_way(&self.beginning()));
             return Outlook { requeue_after: Some(wait), ..only(known) };
@@ -347,13 +356,4 @@ impl Attempt<'_> {
         let (uid, namespace) = (&self.valid.owner.uid, &self.valid.namespace);
         format!("the answers are in folder {uid} of claim {namespace}/{}", claim::name(self.valid))
     }
-}
-
-/// The end of a Job. One whose pod has an injected container that runs on does not see that its uploader has failed.
-fn failure(job: &JobView, pods: &[&PodView]) -> Option<Failed> {
-    let beside_others = || {
-        let ended = ended_beside_others(pods, UPLOADER).filter(|(_, ended)| ended.exit_code != 0);
-        ended.map(|(since, _)| unseen_failure(since))
-    };
-    job.failed.clone().or_else(beside_others)
 }
