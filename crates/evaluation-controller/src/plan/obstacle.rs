@@ -108,17 +108,19 @@ fn without_a_pod(observed: &Observed, job: &JobView, pods: &[&PodView], now: Tim
         true => ((HAS_A_POD_WITHIN, created), Duration::ZERO),
         false => ((NEXT_POD_IS_MISSED_AFTER, since), HAS_THE_NEXT_POD_WITHIN),
     };
-    let cause = Cause { reason: reasons::WAITING, message: no_pod(job, pods) };
+    let cause = |is_first| Cause { reason: reasons::WAITING, message: no_pod(job, pods, is_first) };
     // A restart of this process, which begins the times anew, takes back no words.
-    let said_after = if is_said(observed, &cause) { Duration::ZERO } else { said_after };
+    let known = [true, false].map(cause).into_iter().find(|cause| is_said(observed, cause));
+    let said_after = if known.is_some() { Duration::ZERO } else { said_after };
+    let cause = known.unwrap_or_else(|| cause(is_first));
     let Finding { cause, requeue_after: wait } = after(said_after, from, now, || cause);
     // The other run counts its time from then on.
     let wait = wait.into_iter().chain(remaining(may_pass_within, since, now)).min();
     Start { obstacle: cause.map(|cause| Obstacle { cause, since, may_pass_within }), wait }
 }
 
-/// Why a Job has no pod that runs.
-fn no_pod(job: &JobView, pods: &[&PodView]) -> String {
+/// Why a Job has no pod that runs. `is_first`: it has had none.
+fn no_pod(job: &JobView, pods: &[&PodView], is_first: bool) -> String {
     let name = job.name();
     match (job.is_suspended, job.suspended_message.as_str()) {
         (true, "") => {
@@ -131,9 +133,13 @@ fn no_pod(job: &JobView, pods: &[&PodView]) -> String {
                     "has had no other pod since {pod} ended ({how}): Kubernetes may pause for ten minutes, or a quota, a \
                      LimitRange or an admission policy holds it back"
                 ),
-                None => {
+                None if is_first => {
                     "has no pod: a quota, a LimitRange or an admission policy may hold it back".to_owned()
                 }
+                // A drain and a preemption leave none.
+                None => "has no pod now: Kubernetes may pause for ten minutes, or a quota, a LimitRange or an admission policy \
+                         holds it back"
+                    .to_owned(),
             };
             format!("Job {name} {why}; see kubectl describe job {name}")
         }
