@@ -149,7 +149,8 @@ fn no_pod(job: &JobView, pods: &[&PodView], is_first: bool) -> String {
 /// The last pod that has ended, and how.
 fn last_pod<'p>(pods: &[&'p PodView]) -> Option<(&'p str, String)> {
     let end = |pod: &'p PodView| main(pod).find_map(|one| one.state.terminated.as_ref());
-    let last = pods.iter().max_by_key(|pod| (end(pod).and_then(|end| end.finished_at), pod.created()))?;
+    // A Job has one pod at a time, and an evicted pod has no time of its end.
+    let last = pods.iter().max_by_key(|pod| pod.created())?;
     let how = match end(last) {
         Some(end) => format!("exit code {} {}", end.exit_code, quote(&end.reason)).trim_end().to_owned(),
         // An eviction leaves no other word.

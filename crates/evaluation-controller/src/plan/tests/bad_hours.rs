@@ -110,10 +110,15 @@ fn a_run_whose_next_pod_does_not_come_gives_its_gpus_back() {
 fn an_eviction_is_named_where_the_next_pod_does_not_come() {
     let mut seen = with_a_failed_pod();
     let pod = Arc::make_mut(&mut seen.pods[0]);
-    (pod.reason, pod.containers) = ("Evicted".to_owned(), [].into());
-    seen = noted(seen.clone(), &plan(&seen, &settings(), at(0)), 0);
-    let words = plan(&seen, &settings(), at(120)).status.message.unwrap();
-    assert!(words.contains("no other pod since ab-baseline-0-x ended (Evicted): "), "{words}");
+    pod.metadata.creation_timestamp = Some(time(0));
+    let mut evicted = pod.clone();
+    (evicted.reason, evicted.containers) = ("Evicted".to_owned(), [].into());
+    (evicted.metadata.name, evicted.metadata.uid) = (Some("last".to_owned()), Some("last".to_owned()));
+    evicted.metadata.creation_timestamp = Some(time(3_700));
+    seen.pods.insert(0, Arc::new(evicted));
+    seen = noted(seen.clone(), &plan(&seen, &settings(), at(3_800)), 3_800);
+    let words = plan(&seen, &settings(), at(3_920)).status.message.unwrap();
+    assert!(words.contains("no other pod since last ended (Evicted): "), "{words}");
 }
 
 /// It may write for its grace period, and the Job makes no other pod before.
