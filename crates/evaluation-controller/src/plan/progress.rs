@@ -26,7 +26,7 @@ use super::{
     Scene,
     job::{RETRIES, RUNNER},
     obstacle::WATCHED_AGAIN_WITHIN,
-    server,
+    server, status,
     work::{self, Work},
 };
 use crate::observe::Observed;
@@ -213,12 +213,16 @@ fn is_tried_again(scene: &Scene<'_>, job: &JobView, last: Option<&Terminated>) -
 }
 
 /// The Jobs whose runner has failed and that do not see it. Those that were deleted for it count too: the next Job has their
-/// name.
+/// name. Not those of the comparison, which is repeated without limit.
 pub(super) fn failed_tries(observed: &Observed) -> Vec<String> {
+    if status::has_ended(observed) {
+        return Vec::new();
+    }
+    let comparison = Work::Pair.job_name(observed.evaluation.metadata.name.as_deref().unwrap_or_default());
     let before = observed.facts.keys().filter(|fact| fact.starts_with(FAILED_TRY)).cloned();
     let fails = |job: &&Arc<JobView>| {
         let ended = ended_beside_others(&observed.pods_of(job), RUNNER);
-        job.is_active() && ended.is_some_and(|(_, last)| last.exit_code != 0)
+        job.is_active() && job.name() != comparison && ended.is_some_and(|(_, last)| last.exit_code != 0)
     };
     let now = observed.jobs.values().filter(fails).map(|job| failed_try(job));
     before.chain(now).collect()

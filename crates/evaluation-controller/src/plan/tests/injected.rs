@@ -74,6 +74,7 @@ fn a_run_that_fails_beside_a_sidecar_is_tried_again_three_times() {
     seen = repeated(seen, "fourth");
     let ended = plan(&seen, &settings(), at(70));
     assert_eq!(said(&ended, conditions::FAILED), is("True", reasons::SERVER_FAILED));
+    assert_eq!(planned(&noted(seen.clone(), &ended, 70)).facts, Vec::<String>::new(), "no try follows");
     assert_eq!(ended.status.message.as_deref(), Some("baseline on cmmlu: the server does not answer"));
 }
 
@@ -99,7 +100,12 @@ fn a_comparison_that_fails_beside_a_sidecar_is_repeated_and_fails_as_alone() {
         seen.pods.clear();
         add_job(&mut seen, "ab-pair", None);
         seen = ended_beside_a_sidecar(seen, code, "");
-        assert_eq!(plan(&seen, &settings(), at(69)).status.phase, Some(Phase::Comparing));
+        let waits = plan(&seen, &settings(), at(69));
+        assert_eq!(
+            (waits.status.phase, waits.facts),
+            (Some(Phase::Comparing), Vec::new()),
+            "memory is bounded"
+        );
         assert_eq!(plan(&seen, &settings(), at(70)).status.phase, Some(phase));
         let repeats = names(&plan(&seen, &settings(), at(310))).1 == ["job ab-pair"];
         assert_eq!(repeats, phase == Phase::Comparing);
