@@ -1,6 +1,6 @@
 //! Reads the caches and sends nothing: the children of an evaluation, the servers and the jobs that it names, and the claims.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
     aiinference::evaluation::{ModelEvaluation, Run},
@@ -37,7 +37,7 @@ pub(crate) struct Observed {
     /// Its Jobs by their names.
     pub(crate) jobs: BTreeMap<String, Arc<JobView>>,
     pub(crate) pods: Vec<Arc<PodView>>,
-    /// The watch of pods fails, so they may be otherwise now.
+    /// The watch of pods has failed for a while, so they may be otherwise now.
     pub(crate) pods_are_stale: bool,
     /// The claims of the spec and its own, by their names; `None`: there is none.
     pub(crate) claims: BTreeMap<String, Option<Arc<ClaimView>>>,
@@ -126,12 +126,20 @@ pub(crate) fn observe(ctx: &Context, evaluation: Arc<ModelEvaluation>, _: Timest
         candidate_writers: writers(Side::Candidate),
         jobs: jobs.into_iter().map(|job| (job.name().to_owned(), job)).collect(),
         pods: pods.iter().filter_map(|key| ctx.pods.get(key)).collect(),
-        pods_are_stale: ctx.pods.watch_fails_since().is_some(),
+        pods_are_stale: are_stale(ctx.pods.watch_fails_for()),
         claims: claims.collect(),
         serves_inferences: !ctx.inferences.is_absent(),
         facts: ctx.fact_times.of(&uid),
         evaluation,
     }
+}
+
+/// Most watches that break are open again within this time, and each break would begin the times of all facts anew. It is
+/// shorter than any wait of a plan for pods.
+const WATCH_MAY_FAIL_FOR: Duration = Duration::from_secs(10);
+
+fn are_stale(watch_fails_for: Option<Duration>) -> bool {
+    watch_fails_for.is_some_and(|time| time > WATCH_MAY_FAIL_FOR)
 }
 
 fn sighting(ctx: &Context, key: &Key, uid: &str, side: Side) -> Sighting {
@@ -142,5 +150,16 @@ fn sighting(ctx: &Context, key: &Key, uid: &str, side: Side) -> Sighting {
         Some(owner) if is_of_kind::<ModelEvaluation>(owner) && *owner.name == *key.name => Sighting::Absent,
         Some(owner) => Sighting::Foreign { owner: format!("{} {}", owner.kind, owner.name) },
         None => Sighting::Foreign { owner: "no other object".to_owned() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_breaks_for_a_moment_makes_no_pods_stale() {
+        let after = |seconds| are_stale(Some(Duration::from_secs(seconds)));
+        assert_eq!([are_stale(None), after(0), after(10), after(11)], [false, false, false, true]);
     }
 }

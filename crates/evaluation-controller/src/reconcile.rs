@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// No plan rests on what a cache may not know yet. A child that is there already is found by its creation. Each deletion
-/// carries the version that it is about. No run is ended on pods of a watch that fails.
+/// carries the version that it is about. No run is ended on pods of a watch that has failed for a while.
 pub(crate) enum Doubt {}
 
 impl Reconciler for Context {

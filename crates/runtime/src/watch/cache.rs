@@ -10,6 +10,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Duration,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -145,6 +146,11 @@ impl<K> Cache<K> {
     /// Since when the watch that fills this cache has been failing; `None` while it works.
     pub fn watch_fails_since(&self) -> Option<Instant> {
         self.shared.health.failing_since()
+    }
+
+    /// For how long that watch has been failing.
+    pub fn watch_fails_for(&self) -> Option<Duration> {
+        self.watch_fails_since().map(|since| since.elapsed())
     }
 
     /// Whether the kind is not served now, for a kind that the process can do without.
