@@ -128,7 +128,9 @@ pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> 
 
 /// What is true now and whose time or number decides something, though no object has it.
 fn facts(observed: &Observed) -> Vec<String> {
-    let (unstarted, failed) = (obstacle::facts(observed), progress::failed_tries(observed));
+    let unstarted = obstacle::facts(observed);
+    // Those of the past are of no use to an evaluation that has ended.
+    let failed = if status::has_ended(observed) { Vec::new() } else { progress::failed_tries(observed) };
     unstarted.into_iter().chain(failed).collect()
 }
 

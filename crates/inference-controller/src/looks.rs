@@ -22,6 +22,7 @@ use futures::{
     future::{OptionFuture, join},
     stream,
 };
+use prometheus_api::answer::Moment;
 use runtime::polling::{Polled, Polling};
 use serde::Serialize;
 use text::exposition::parse;
@@ -33,7 +34,7 @@ use verdict::{
 };
 
 use crate::Context;
-pub(crate) use custom::Queries;
+pub(crate) use custom::{Queries, hash};
 
 mod custom;
 
@@ -121,6 +122,8 @@ pub(crate) struct Look {
     pub(crate) fault: Option<String>,
     /// Why the queries of the user have no numbers.
     pub(crate) fault_of_queries: Option<String>,
+    /// The hash of the queries that were asked.
+    pub(crate) queries: Option<u64>,
 }
 
 /// What a look says is wrong.
@@ -152,6 +155,8 @@ pub(crate) enum Found {
     BucketMismatch,
     /// No request has ended yet by which a bound could be chosen.
     NoRequests,
+    /// What was read is counted with one of the next looks.
+    Pooled,
 }
 
 /// Of all objects.
@@ -202,6 +207,12 @@ pub(crate) struct Looking {
 
 impl Looking {
     /// What the newest look says is wrong.
+    /// Whether requests were read that are not counted yet.
+    pub(crate) fn pools(&self) -> bool {
+        let newest = self.looks.last();
+        newest.is_some_and(|look| look.metrics.get(&MetricName::Custom) == Some(&Found::Pooled))
+    }
+
     pub(crate) fn faults(&self) -> Faults<'_> {
         self.looks.last().map_or(Faults::default(), |look| Faults {
             of_engines: look.fault.as_deref(),
@@ -250,8 +261,7 @@ impl Looks {
         kept.is_under_way = true;
         let is_same = kept.step_since == ask.step_since;
         let newest = kept.looks.last().filter(|_| is_same).map_or(i64::MIN, |look| look.at);
-        let begins = |queries| !is_same || kept.counters.of_queries.begins(queries);
-        let since = ask.queries.as_ref().filter(|queries| begins(queries));
+        let since = ask.queries.as_ref().filter(|queries| kept.counters.of_queries.begins(queries));
         let since = since.map(|_| ask.counted_until.max(newest));
         Some((ask, since))
     }
@@ -260,7 +270,9 @@ impl Looks {
         let mut objects = self.objects();
         let Some(kept) = objects.get_mut(uid) else { return };
         if kept.step_since != ask.step_since {
-            (kept.counters, kept.looks, kept.step_since) = (Counting::default(), Vec::new(), ask.step_since);
+            let of_queries = std::mem::take(&mut kept.counters.of_queries).in_next_step();
+            kept.counters = Counting { of_queries, ..Counting::default() };
+            (kept.looks, kept.step_since) = (Vec::new(), ask.step_since);
             kept.pods.clear();
         }
         kept.pods
@@ -279,6 +291,7 @@ impl Looks {
             let (found, fault) = kept.counters.of_queries.found(answered, times, age);
             look.metrics.insert(MetricName::Custom, found);
             look.fault_of_queries = fault;
+            look.queries = Some(answered.hash());
         }
         kept.looks.push(Look { ended, ..look });
         if kept.looks.len() > MOST_KEPT {
@@ -312,8 +325,9 @@ pub(crate) async fn look(ctx: &Context, inference: Arc<AIInference>) -> Polled {
     let _under_way = UnderWay { looks: &ctx.looks, uid };
     let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
     let asking = (&ctx.prometheus, &ctx.looks.turns);
+    let moment = Moment { now: ctx.clock.now(), wall: ctx.clock.wall() };
     let queries = ask.queries.as_ref();
-    let queries = queries.map(|queries| custom::answered(asking, queries, namespace, since, ctx.clock.now()));
+    let queries = queries.map(|queries| custom::answered(asking, queries, namespace, since, moment));
     let (pods, queries) =
         join(read_pods(&ask, namespace, &ctx.looks.bodies), OptionFuture::from(queries)).await;
     ctx.looks.note(uid, &ask, &Read { pods, queries }, ctx.clock.now().as_second());
@@ -433,6 +447,7 @@ fn counted(ask: &Ask, read: &[(usize, Result<Outcomes, String>)], counters: &mut
         metrics: metrics.collect(),
         fault,
         fault_of_queries: None,
+        queries: None,
     }
 }
 

@@ -27,6 +27,18 @@ pub struct Moment {
     pub wall: Timestamp,
 }
 
+impl Moment {
+    /// By that clock of the two by which it is younger.
+    pub(crate) fn age(self, at: Timestamp, server: &str, limit: Duration) -> Result<SignedDuration, Fault> {
+        let Self { now, wall } = self;
+        let age = now.duration_since(at).min(wall.duration_since(at)).max(SignedDuration::ZERO);
+        if age > SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX) {
+            return Err(Fault::Stale { server: server.to_owned(), age: age.unsigned_abs(), limit });
+        }
+        Ok(age)
+    }
+}
+
 /// The value that a server gave, and when it evaluated the query by its own clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
@@ -45,14 +57,10 @@ impl Evaluated {
     /// of the data itself is asked for with `time() - timestamp(x)`. It should exceed the difference of the clocks.
     pub fn sample(self, server: &str, limit: Duration, asked: Moment) -> Result<Sample, Fault> {
         let Self { value, at, warnings } = self;
-        let Moment { now, wall } = asked;
-        let age = now.duration_since(at).min(wall.duration_since(at)).max(SignedDuration::ZERO);
-        if age > SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX) {
-            return Err(Fault::Stale { server: server.to_owned(), age: age.unsigned_abs(), limit });
-        }
+        let age = asked.age(at, server, limit)?;
         is_finite(value, server)?;
         let caution = (!warnings.is_empty()).then(|| warnings.join("; "));
-        let at = now.saturating_sub(age).unwrap_or(Timestamp::MIN);
+        let at = asked.now.saturating_sub(age).unwrap_or(Timestamp::MIN);
         Ok(Sample { value, at, caution })
     }
 }
@@ -78,21 +86,17 @@ pub(crate) fn evaluated(
     Ok(Evaluated { value, at, warnings })
 }
 
-/// All series of the body of an answer with status 200. A part of them is none: the others would seem to have ended.
+/// All series of the body of an answer with status 200. A part of them is none: the others would seem to have ended. `fresh`:
+/// whether the time of the evaluation is the one that was asked for.
 pub(crate) fn counters(
     server: &str,
     content: &str,
     body: &[u8],
     repeated: Repeated<'_>,
+    fresh: impl Fn(Timestamp) -> Result<(), Fault>,
 ) -> Result<Counters, Fault> {
     let other = || wrong_content(server.to_owned(), content, repeated);
-    let given = given(server, content, body, repeated).map_err(|fault| match fault {
-        Fault::WrongResult { server, found: ResultKind::Matrix } => {
-            Fault::WrongResult { server, found: ResultKind::MatrixOfCounters }
-        }
-        other => other,
-    });
-    let (series, warnings) = given?;
+    let (series, warnings) = given(server, content, body, repeated).map_err(Fault::of_counters)?;
     if !warnings.is_empty() {
         return Err(Fault::Partial { server: server.to_owned(), why: warnings.join("; ") });
     }
@@ -102,7 +106,8 @@ pub(crate) fn counters(
     }
     let numbers = series.into_iter().map(|mut series| {
         let labels = hash(&std::mem::take(&mut series.metric));
-        let (_, value) = series.value(server).ok_or_else(other)??;
+        let (seconds, value) = series.value(server).ok_or_else(other)?.map_err(Fault::of_counters)?;
+        fresh(time(seconds).ok_or_else(other)?)?;
         let value: f64 = value.parse().map_err(|_| other())?;
         is_finite(value, server)?;
         Ok((labels, value))
@@ -276,7 +281,8 @@ mod tests {
 
     #[test]
     fn counters_are_all_series_by_their_labels() {
-        let of = |body: &str| counters(SERVER, "application/json", body.as_bytes(), Repeated(None));
+        let of =
+            |body: &str| counters(SERVER, "application/json", body.as_bytes(), Repeated(None), |_| Ok(()));
         let two = vector(
             r#"[{"metric":{"pod":"a","code":"200"},"value":[1700000000,"12"]},{"metric":{},"value":[1700000000,"0"]}]"#,
         );

@@ -97,15 +97,16 @@ impl Prometheus {
         self.ask(source, query, None, asked.now).await?.number(LIMITS, asked)
     }
 
-    /// The series that the query has, or had at this time in Unix seconds. `now`: the time of the call.
+    /// The series that the query has, or had at this time in Unix seconds.
     pub async fn counters(
         &self,
         source: Source<'_>,
         query: &Query,
         at: Option<i64>,
-        now: Timestamp,
+        asked: Moment,
     ) -> Result<Counters, Fault> {
-        self.ask(source, query, at, now).await?.counters()
+        let answered = self.ask(source, query, at, asked.now).await?;
+        answered.counters(LIMITS, Some(asked).filter(|_| at.is_none()))
     }
 
     /// Asks once, and once more if the server refuses what Secrets gave, and these have changed since they were read.

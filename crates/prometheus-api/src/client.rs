@@ -151,10 +151,14 @@ impl Answered {
         evaluated.sample(url, limits.staleness, asked)
     }
 
-    /// All of its series.
-    pub fn counters(&self) -> Result<Counters, Fault> {
+    /// All of its series. `asked`: the time of the call, if the values of now were asked for.
+    pub fn counters(&self, limits: Limits, asked: Option<Moment>) -> Result<Counters, Fault> {
         let Self { url, token, content, body } = self;
-        answer::counters(url, content, body, Repeated(token.as_ref()))
+        let fresh = |at| match asked {
+            Some(asked) => asked.age(at, url, limits.staleness).map(drop),
+            None => Ok(()),
+        };
+        answer::counters(url, content, body, Repeated(token.as_ref()), fresh)
     }
 }
 

@@ -47,7 +47,8 @@ pub enum Fault {
     #[error("{server} has no certificate that can be trusted: {why}; {}", trust_fix(secret.as_deref()))]
     Untrusted { server: String, why: String, secret: Option<String> },
     #[error(
-        "{server} answered with more than {limit} bytes: too many series, or something else than metrics"
+        "{server} answered with more than {limit} bytes: too many series, which sum by (pod) (...) makes fewer, or something \
+         else than metrics"
     )]
     TooLarge { server: String, limit: usize },
     #[error(
@@ -95,6 +96,21 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The words for a query of counters.
+    pub(crate) fn of_counters(self) -> Self {
+        match self {
+            Self::WrongResult { server, found } => {
+                let found = match found {
+                    ResultKind::Matrix => ResultKind::MatrixOfCounters,
+                    ResultKind::NativeHistogram => ResultKind::HistogramOfCounters,
+                    other => other,
+                };
+                Self::WrongResult { server, found }
+            }
+            other => other,
+        }
+    }
+
     /// Whether another query would mend it, and not another server or another Secret.
     pub fn is_of_query(&self) -> bool {
         match self {
@@ -138,6 +154,8 @@ pub enum ResultKind {
     MatrixOfCounters,
     Text,
     NativeHistogram,
+    /// In the place of counters.
+    HistogramOfCounters,
     /// A word that the API does not have.
     Unknown,
 }
@@ -145,7 +163,7 @@ pub enum ResultKind {
 impl ResultKind {
     fn wanted(self) -> &'static str {
         match self {
-            Self::MatrixOfCounters => "counters are",
+            Self::MatrixOfCounters | Self::HistogramOfCounters => "counters are",
             Self::Matrix | Self::Text | Self::NativeHistogram | Self::Unknown => "one number is",
         }
     }
@@ -155,6 +173,7 @@ impl ResultKind {
             Self::MatrixOfCounters => "remove the range, as in [5m]",
             Self::Matrix => "remove the range of the outermost selector, or wrap it, as in sum(rate(x[5m]))",
             Self::Text => "the query is a string",
+            Self::HistogramOfCounters => "count what is in it, as in histogram_count(...)",
             Self::NativeHistogram => "wrap it, as in histogram_quantile(0.95, ...)",
             Self::Unknown => "it is not a Prometheus-compatible server",
         }
@@ -166,7 +185,7 @@ impl std::fmt::Display for ResultKind {
         f.write_str(match self {
             Self::Matrix | Self::MatrixOfCounters => "a range of values",
             Self::Text => "a string",
-            Self::NativeHistogram => "a histogram",
+            Self::NativeHistogram | Self::HistogramOfCounters => "a histogram",
             Self::Unknown => "an unknown type of result",
         })
     }

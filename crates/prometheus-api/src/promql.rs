@@ -47,12 +47,13 @@ pub struct Query {
     text: String,
     bare_counters: Vec<String>,
     rate: Option<String>,
+    total: Option<String>,
 }
 
-/// Of what is stored with histories of scaling, so that they go on: without `rate`, which the text implies.
+/// Of what is stored with histories of scaling, so that they go on: without what the text implies.
 impl Hash for Query {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { text, bare_counters, rate: _ } = self;
+        let Self { text, bare_counters, rate: _, total: _ } = self;
         (text, bare_counters).hash(state);
     }
 }
@@ -84,6 +85,11 @@ impl Query {
     /// The first function that makes a rate or an increase of a counter, such as `rate`.
     pub fn rate(&self) -> Option<&str> {
         self.rate.as_deref()
+    }
+
+    /// The first operator that makes one number of all series, such as `sum` without `by`.
+    pub fn total(&self) -> Option<&str> {
+        self.total.as_deref()
     }
 }
 

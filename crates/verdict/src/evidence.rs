@@ -215,6 +215,11 @@ impl Evidence {
         Self { skipped: self.skipped.saturating_add(is_skipped.into()), ..self.after(latest) }
     }
 
+    /// Its time counts for the time that is left.
+    pub(crate) fn pooled(self) -> Self {
+        Self { skipped: self.skipped.saturating_add(1), ..self }
+    }
+
     fn after(self, latest: Latest) -> Self {
         let before = if self.latest == latest { self.in_a_row } else { 0 };
         Self { latest, in_a_row: before.saturating_add(1), ..self }

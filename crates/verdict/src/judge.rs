@@ -218,6 +218,12 @@ impl Judged {
         Self { evidence: kept.evidence.observe(interval, &kept.metric), ..kept }
     }
 
+    /// An interval whose requests are counted with those of the next one.
+    #[must_use]
+    pub fn pooled(self) -> Self {
+        Self { evidence: self.evidence.pooled(), ..self }
+    }
+
     fn of_bound(self, bound: Option<Bound>) -> Self {
         let fixed = self.evidence.fixed.and(fixed_share(&self.metric, bound, Earlier::default(), 1));
         let Evidence { usual, against_stable, against_fixed, .. } = self.evidence;

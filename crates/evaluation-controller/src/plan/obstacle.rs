@@ -21,7 +21,7 @@ use workload::{
 use super::{
     Scene,
     job::{INSTALLER, RUNNER},
-    progress,
+    progress::{self, WATCHED_AGAIN_WITHIN},
     server::{self, Readiness},
     work::{self, Work},
 };
@@ -51,9 +51,6 @@ const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(660);
 
 /// Most of these pauses are over by then. What else may be the cause is said, so that its user has time to mend it.
 const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
-
-/// A watch that fails is tried again within this time.
-pub(super) const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);

@@ -25,8 +25,7 @@ use workload::{
 use super::{
     Scene,
     job::{RETRIES, RUNNER},
-    obstacle::WATCHED_AGAIN_WITHIN,
-    server, status,
+    server,
     work::{self, Work},
 };
 use crate::observe::Observed;
@@ -62,6 +61,9 @@ pub(super) enum State {
     Compared(Box<Message>),
     Failed(Cause),
 }
+
+/// A watch that fails is tried again within this time.
+pub(super) const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
 /// A watch brings the pods of a Job that has ended within this time.
 const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(30);
@@ -215,9 +217,6 @@ fn is_tried_again(scene: &Scene<'_>, job: &JobView, last: Option<&Terminated>) -
 /// The Jobs whose runner has failed and that do not see it. Those that were deleted for it count too: the next Job has their
 /// name. Not those of the comparison, which is repeated without limit.
 pub(super) fn failed_tries(observed: &Observed) -> Vec<String> {
-    if status::has_ended(observed) {
-        return Vec::new();
-    }
     let comparison = Work::Pair.job_name(observed.evaluation.metadata.name.as_deref().unwrap_or_default());
     let before = observed.facts.keys().filter(|fact| fact.starts_with(FAILED_TRY)).cloned();
     let fails = |job: &&Arc<JobView>| {

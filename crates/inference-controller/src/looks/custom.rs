@@ -5,11 +5,15 @@
 //! | what is seen of a series | what it adds |
 //! |---|---|
 //! | it rose | the difference |
-//! | it fell by half or more: the counter began anew | its value |
-//! | it fell by less: another replica of the server is behind | nothing, until it is above its largest value |
-//! | it is new, beside series that are known | its value: a new pod, or the first error |
+//! | it fell by half or more, in two looks in a row: its counter began anew | its value |
+//! | it fell otherwise: another replica of the server is behind | nothing, until it is above its largest value |
+//! | it is new | its value: a new pod, or the first error |
+//! | it is new in the first two minutes of the queries: it may be old | nothing |
 //! | it is new, and no series is known any more: all have new labels | nothing |
 //! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
+//!
+//! So queries must keep a label of each pod. One number for all of them would fall with each pod that goes, and rise by all
+//! that it has ever counted when it comes back.
 //!
 //! The first look also asks for the values of the time up to which the status has counted. So a restart of the controller
 //! loses little: what was read and is not in the status.
@@ -17,14 +21,18 @@
 //! Servers scrape both versions at their own times, which may be further apart than two looks. So what is gained is kept until
 //! both versions have gained, or two minutes are over. Bad requests that come before their request wait for it.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::Duration,
+};
 
 use api::aiinference::analysis::AnalysisPrometheus;
 use engine_metrics::bodies::Bodies;
 use futures::future::join_all;
-use jiff::Timestamp;
 use prometheus_api::{
     Counters, Fault, MOST_SERIES,
+    answer::Moment,
     args::{Prometheus, Source},
     promql::{Query, Target},
 };
@@ -40,6 +48,10 @@ use super::Found;
 const APPEARS_WITHIN: i64 = 150;
 /// Seconds for which one version waits for requests of the other.
 const POOLED_FOR: i64 = 120;
+/// Seconds of the queries in which a new series is not counted from 0: its pod may not have been scraped when they began.
+const OLD_SERIES_APPEAR_WITHIN: i64 = 120;
+/// The first look also asks for values of so many seconds earlier: the last scrape may have failed.
+const EARLIER: i64 = 300;
 /// All queries of a look. It is less than the time of a whole look.
 const DEADLINE: Duration = Duration::from_secs(8);
 const FIELD: &str = "spec.canary.analysis.prometheus";
@@ -68,18 +80,19 @@ struct Answers {
 
 #[derive(Clone, Debug, Default)]
 struct Answer {
-    /// At the time up to which is counted. `None`: it is known.
-    before: Option<Counters>,
+    /// Earlier, and at the time up to which is counted. `None`: they are known.
+    before: Option<[Counters; 2]>,
     now: Counters,
 }
 
-/// What is known of the queries in this step.
+/// What is known of the queries.
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     /// Counters of other queries are no continuation.
     queries: Option<Queries>,
     versions: Tracks<Version>,
-    /// When requests were counted last, in Unix seconds.
+    /// When they were asked first, and when requests were counted last, in Unix seconds.
+    began: i64,
     counted: i64,
     missed: u32,
 }
@@ -90,37 +103,54 @@ struct Version {
     bad: Known,
     /// Not counted yet.
     gained: Gained,
+    /// Requests that were counted last.
+    last: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Gained {
-    requests: u64,
-    bad: u64,
+    requests: f64,
+    bad: f64,
 }
 
-/// The largest value of each series, by the hash of its labels.
+/// Each series, by the hash of its labels.
 #[derive(Clone, Debug, Default)]
-struct Known(Counters);
+struct Known(BTreeMap<u64, Series>);
 
-/// Asks both queries for both versions. `since`: up to when is counted, if no look of the step has read anything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Series {
+    /// Its largest value.
+    value: f64,
+    /// It was half of that or less in the last look.
+    fell: bool,
+}
+
+/// Of the server and the queries, without its Secrets.
+pub(crate) fn hash(prometheus: &AnalysisPrometheus) -> u64 {
+    let AnalysisPrometheus { url, requests_query, bad_requests_query, secret_name: _, ca_secret_name: _ } =
+        prometheus;
+    let mut hasher = DefaultHasher::new();
+    (url, requests_query, bad_requests_query).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Asks both queries for both versions. `since`: up to when is counted, if nothing is known of the queries.
 pub(super) async fn answered(
     (prometheus, turns): (&Prometheus, &Bodies),
     queries: &Queries,
     namespace: &str,
     since: Option<i64>,
-    now: Timestamp,
+    asked: Moment,
 ) -> Answered {
     let reading = async {
         // Answers take memory.
         let _turn = turns.permit(namespace).await;
-        read(prometheus, queries, namespace, since, now).await
+        read(prometheus, queries, namespace, since, asked).await
     };
-    let read = match timeout(DEADLINE, reading).await {
-        Ok(read) => read,
-        Err(_) => {
-            Err(format!("{FIELD}: the server did not answer all queries within {} s", DEADLINE.as_secs()))
-        }
-    };
+    let read = timeout(DEADLINE, reading).await.unwrap_or_else(|_| {
+        let time = DEADLINE.as_secs();
+        Err(format!("{FIELD}: the server did not answer the queries of this namespace within {time} s"))
+    });
     Answered { queries: queries.clone(), read }
 }
 
@@ -129,7 +159,7 @@ async fn read(
     queries: &Queries,
     namespace: &str,
     since: Option<i64>,
-    now: Timestamp,
+    asked: Moment,
 ) -> Result<Tracks<Answers>, String> {
     let AnalysisPrometheus { url, requests_query, bad_requests_query, secret_name, ca_secret_name } =
         &*queries.prometheus;
@@ -140,15 +170,18 @@ async fn read(
         ca_secret: ca_secret_name.as_deref(),
     };
     let Tracks { stable, candidate } = &queries.services;
-    let mut asked = Vec::new();
+    let mut asks = Vec::new();
     for service in [stable, candidate] {
         for (name, text) in [("requestsQuery", requests_query), ("badRequestsQuery", bad_requests_query)] {
             let query = parsed(text, Target { namespace, name: service }, prometheus, name)?;
-            asked.push(async move {
-                let ask = async |at| prometheus.counters(source, &query, at, now).await;
+            asks.push(async move {
+                let ask = async |at| prometheus.counters(source, &query, at, asked).await;
                 let answer = async {
                     let before = match since {
-                        Some(since) => Some(ask(Some(since)).await?),
+                        Some(since) => {
+                            let earlier = since.saturating_sub(EARLIER);
+                            Some([ask(Some(earlier)).await?, ask(Some(since)).await?])
+                        }
                         None => None,
                     };
                     Ok(Answer { before, now: ask(None).await? })
@@ -161,7 +194,7 @@ async fn read(
         }
     }
     // The first fault is always the same one.
-    let answers = join_all(asked).await.into_iter().collect::<Result<Vec<Answer>, String>>()?;
+    let answers = join_all(asks).await.into_iter().collect::<Result<Vec<Answer>, String>>()?;
     let [requests, bad, of_candidate, bad_of_candidate] = <[Answer; 4]>::try_from(answers)
         .map_err(|answers| format!("{} answers to 4 queries", answers.len()))?;
     let both = [(&bad, stable), (&bad_of_candidate, candidate)];
@@ -180,11 +213,25 @@ async fn read(
 fn parsed(text: &str, target: Target<'_>, prometheus: &Prometheus, name: &str) -> Result<Query, String> {
     let query = Query::parse(text, target, prometheus.scope)
         .map_err(|refusal| format!("{FIELD}.{name}: {}", Fault::InvalidQuery(refusal)))?;
-    match query.rate() {
-        Some(rate) => Err(format!(
+    if name == "requestsQuery" && query.text().contains("vector(") {
+        return Err(format!(
+            "{FIELD}.{name} has vector(): leave it out, because a version that is not scraped would seem to have no requests"
+        ));
+    }
+    match (query.rate(), query.total()) {
+        (Some(rate), _) => Err(format!(
             "{FIELD}.{name} has {rate}(): write the counter itself, such as http_requests_total{{service=\"$name\"}}"
         )),
-        None => Ok(query),
+        (None, Some(sum)) => Err(format!(
+            "{FIELD}.{name} has {sum}() of all series: keep a label of each pod, as in {sum} by (pod) (...)"
+        )),
+        (None, None) => Ok(query),
+    }
+}
+
+impl Answered {
+    pub(super) fn hash(&self) -> u64 {
+        hash(&self.queries.prometheus)
     }
 }
 
@@ -194,8 +241,8 @@ impl Counting {
         self.queries.as_ref() != Some(queries)
     }
 
-    /// What both versions have gained since requests were counted last. `since`: the time of the values before, in Unix
-    /// seconds. `age`: seconds of the step. The error says what is wrong.
+    /// What both versions have gained since requests were counted last. `since`: up to when is counted, in Unix seconds.
+    /// `age`: seconds of the step. The text says what is wrong.
     pub(super) fn found(
         &mut self,
         answered: &Answered,
@@ -216,11 +263,12 @@ impl Counting {
         age: i64,
     ) -> (Found, Option<String>) {
         if self.begins(queries) {
-            *self = Self { queries: Some(queries.clone()), counted: since, ..Self::default() };
+            *self = Self { queries: Some(queries.clone()), began: since, counted: since, ..Self::default() };
         }
+        let counts_new = at.saturating_sub(self.began) > OLD_SERIES_APPEAR_WITHIN;
         let Tracks { stable, candidate } = &mut self.versions;
-        stable.advance(&answers.stable);
-        candidate.advance(&answers.candidate);
+        stable.advance(&answers.stable, counts_new);
+        candidate.advance(&answers.candidate, counts_new);
         // Stable may have no requests at all, such as at weight 100.
         let must_speak = [
             (stable.requests.is_any(), &answers.stable, &queries.services.stable),
@@ -234,57 +282,72 @@ impl Counting {
         if let Some((_, _, service)) = silent {
             return self.missing(format!(
                 "{FIELD}.requestsQuery has no series for the Service {service}: check that its labels have $name, that the \
-                 series have the label namespace, which the controller asks for, and what the server scrapes"
+                 series have the label namespace unless the controller reads all namespaces, and what the server scrapes"
             ));
         }
-        self.missed = 0;
+        if std::mem::take(&mut self.missed) >= MISSING_AFTER {
+            // So long a gap is no interval: as with the counters of pods.
+            self.drop_gained(at);
+            return (Found::Pooled, None);
+        }
         let Tracks { stable, candidate } = &mut self.versions;
         let is_over = at.saturating_sub(self.counted) >= POOLED_FOR;
-        let have_both = stable.gained.requests > 0 && candidate.gained.requests > 0;
-        if !have_both && !is_over {
-            return (Found::NoRequests, None);
+        let have_gained = stable.gained.requests + candidate.gained.requests > 0.0;
+        if !is_over && !(have_gained && stable.is_complete() && candidate.is_complete()) {
+            return (Found::Pooled, None);
         }
         self.counted = at;
-        let flows = Tracks { stable: stable.gained.counted(), candidate: candidate.gained.counted() };
+        let flows = Tracks { stable: stable.counted(), candidate: candidate.counted() };
         (Found::Counted { flows, bound: None }, None)
+    }
+
+    /// Requests of the next step are counted by themselves.
+    pub(super) fn in_next_step(mut self) -> Self {
+        let counted = self.counted;
+        self.drop_gained(counted);
+        self
+    }
+
+    fn drop_gained(&mut self, at: i64) {
+        let Tracks { stable, candidate } = &mut self.versions;
+        for version in [stable, candidate] {
+            (version.gained, version.last) = (Gained::default(), None);
+        }
+        self.counted = at;
     }
 
     fn missing(&mut self, why: String) -> (Found, Option<String>) {
         self.missed = self.missed.saturating_add(1);
-        if self.missed >= MISSING_AFTER {
-            // So long a gap is no interval: as with the counters of pods.
-            *self = Self { missed: self.missed, ..Self::default() };
-        }
         (Found::Incomplete, Some(why))
     }
 }
 
 impl Version {
-    fn advance(&mut self, Answers { requests, bad }: &Answers) {
+    fn advance(&mut self, Answers { requests, bad }: &Answers, counts_new: bool) {
         for (known, answer) in [(&mut self.requests, requests), (&mut self.bad, bad)] {
-            if let Some(before) = &answer.before {
-                *known = Known(before.clone());
+            for before in answer.before.iter().flatten() {
+                known.advance(before, false);
             }
         }
-        let goes_on = self.requests.goes_on(&requests.now);
-        let more = Gained {
-            requests: self.requests.advance(&requests.now, goes_on),
-            bad: self.bad.advance(&bad.now, goes_on),
-        };
-        let sum = |one: u64, other: u64| one.saturating_add(other).min(MOST_REQUESTS);
-        self.gained = Gained {
-            requests: sum(self.gained.requests, more.requests),
-            bad: sum(self.gained.bad, more.bad),
-        };
+        let counts_new = counts_new && self.requests.goes_on(&requests.now);
+        self.gained.requests += self.requests.advance(&requests.now, counts_new);
+        self.gained.bad += self.bad.advance(&bad.now, counts_new);
     }
-}
 
-impl Gained {
-    /// The flow of what is gained. Bad requests without a request stay for the next one.
+    /// Whether no other version need wait for it.
+    fn is_complete(&self) -> bool {
+        self.gained.requests > 0.0 || self.last == Some(0)
+    }
+
+    /// The flow of what is gained. Bad requests without a request wait for the next ones. No more of them than there were
+    /// requests lately: a counter that says more is none of these requests.
     fn counted(&mut self) -> Flow {
-        let bad = self.bad.min(self.requests);
-        let ended = Counts::new(self.requests, bad).unwrap_or_default();
-        *self = Self { requests: 0, bad: self.bad.saturating_sub(bad) };
+        let Gained { requests, bad } = self.gained;
+        let all = whole(requests);
+        let counted = whole(bad).min(all);
+        let lately = all.max(self.last.replace(all).unwrap_or_default());
+        self.gained = Gained { requests: 0.0, bad: (bad - counted as f64).clamp(0.0, lately as f64) };
+        let ended = Counts::new(all, counted).unwrap_or_default();
         Flow { arrivals: ended.requests(), ended, ..Flow::default() }
     }
 }
@@ -299,23 +362,40 @@ impl Known {
     }
 
     /// What the series have gained. `counts_new`: series that are new began at 0.
-    fn advance(&mut self, now: &Counters, counts_new: bool) -> u64 {
+    fn advance(&mut self, now: &Counters, counts_new: bool) -> f64 {
         let mut gained = 0.0;
         for (series, value) in now {
-            let last = self.0.get(series).copied();
-            gained += match last {
-                Some(last) if *value >= last => value - last,
-                Some(last) if *value > last / 2.0 => continue,
-                Some(_) => *value,
-                None if counts_new => *value,
-                None => 0.0,
+            let (more, next) = match self.0.get(series) {
+                Some(last) => last.next(*value),
+                None => (if counts_new { value.max(0.0) } else { 0.0 }, Series::new(*value)),
             };
-            self.0.insert(*series, *value);
+            gained += more;
+            self.0.insert(*series, next);
         }
         if self.0.len() > MOST_SERIES * 2 {
             self.0.retain(|series, _| now.contains_key(series));
         }
-        whole(gained)
+        gained
+    }
+}
+
+impl Series {
+    fn new(value: f64) -> Self {
+        Self { value, fell: false }
+    }
+
+    /// What it has gained, and what is known of it then.
+    fn next(self, value: f64) -> (f64, Self) {
+        if value >= self.value {
+            return (value - self.value, Self::new(value));
+        }
+        if value > self.value / 2.0 {
+            return (0.0, Self { fell: false, ..self });
+        }
+        match self.fell {
+            true => (value.max(0.0), Self::new(value)),
+            false => (0.0, Self { fell: true, ..self }),
+        }
     }
 }
 

@@ -27,19 +27,37 @@ pub(super) struct Grammar<'a> {
     out: String,
     bare_counters: Vec<String>,
     rate: Option<String>,
+    total: Option<String>,
 }
 
 impl<'a> Grammar<'a> {
     pub(super) fn new(query: &'a str, tokens: Vec<Spanned>, target: Target<'a>, scope: Scope) -> Self {
         let out = String::with_capacity(query.len() + 64);
         let bare_counters = Vec::new();
-        Self { query, tokens, next: 0, depth: 0, counting: 0, target, scope, out, bare_counters, rate: None }
+        Self {
+            query,
+            tokens,
+            next: 0,
+            depth: 0,
+            counting: 0,
+            target,
+            scope,
+            out,
+            bare_counters,
+            rate: None,
+            total: None,
+        }
     }
 
     pub(super) fn query(mut self) -> Result<Query, Refusal> {
         self.expression()?;
         match self.tokens.get(self.next) {
-            None => Ok(Query { text: self.out, bare_counters: self.bare_counters, rate: self.rate }),
+            None => Ok(Query {
+                text: self.out,
+                bare_counters: self.bare_counters,
+                rate: self.rate,
+                total: self.total,
+            }),
             Some(_) => Err(self.refusal("an operator or the end of the query is expected")),
         }
     }
@@ -172,8 +190,8 @@ impl<'a> Grammar<'a> {
         self.write(&[operator]);
         let is_grouped = self.grouping()?;
         self.arguments(OF_COUNTERS.contains(&operator))?;
-        if !is_grouped {
-            self.grouping()?;
+        if !is_grouped && !self.grouping()? {
+            self.total.get_or_insert_with(|| operator.to_owned());
         }
         Ok(())
     }
@@ -374,7 +392,7 @@ impl<'a> Grammar<'a> {
         while let Some((before, after)) = rest.split_once('$') {
             filled.push_str(before);
             let in_braces = after.strip_prefix('{').and_then(|after| after.split_once('}'));
-            let in_braces = in_braces.filter(|(name, _)| name.starts_with(|c: char| c.is_ascii_alphabetic()));
+            let in_braces = in_braces.filter(|(name, _)| ["namespace", "name"].contains(name));
             let (name, after) = in_braces.unwrap_or_else(|| {
                 after.split_at(after.find(|c| !is_variable_part(c)).unwrap_or(after.len()))
             });

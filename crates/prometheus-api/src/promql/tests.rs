@@ -134,7 +134,6 @@ fn what_only_some_servers_read_is_refused() {
         "a; b",
         "$name",
         "up{a=\"$other\"}",
-        "up{a=\"${other}\"}",
         "up{a=$other}",
         "5m",
         "a[5m * 2]",
@@ -190,6 +189,7 @@ fn variables_are_quoted_for_their_place() {
         ("up{a=\"$namespace/$name\"}", r#"up{namespace="demo",a="demo/llm.v2"}"#),
         ("up{a=\"${namespace}_${name}_80\"}", r#"up{namespace="demo",a="demo_llm.v2_80"}"#),
         ("up{a=~\"${name}_(80|81)$\"}", r#"up{namespace="demo",a=~"llm\\.v2_(80|81)$"}"#),
+        ("up{a=\"${other}\"}", r#"up{namespace="demo",a="${other}"}"#),
         ("up{a=~\"a${2}\"}", r#"up{namespace="demo",a=~"a${2}"}"#),
         ("up{a=~\"x$|y\"}", r#"up{namespace="demo",a=~"x$|y"}"#),
     ] {
@@ -212,6 +212,11 @@ fn a_counter_without_its_rate_is_named() {
     let rate = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().rate;
     assert_eq!(rate("sum(rate(a_total[1m])) / sum(increase(b_total[1m]))").as_deref(), Some("rate"));
     assert_eq!(rate("sum(a_total) or vector(0)"), None);
+    let total = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().total;
+    assert_eq!(total("a - sum(b_total) or vector(0)").as_deref(), Some("sum"));
+    for grouped in ["sum by (pod) (a)", "sum(a) by (pod)", "sum(a) without (le)", "a or vector(0)"] {
+        assert_eq!(total(grouped), None, "{grouped}");
+    }
     let bare = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().bare_counters;
     for query in [
         "sum(a_total)",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use prometheus_api::{
     Fault, Sample,
     answer::Moment,
@@ -107,7 +107,14 @@ async fn a_query_of_an_earlier_time_gets_its_series() {
     let asked = asked(&format!("http://{}", server.address));
     let connections = Connections::new(&Authorities::System).unwrap();
     let answered = ask(&connections, &asked, &query(), Some(1_699_999_970), limits()).await.unwrap();
-    assert_eq!(answered.counters().unwrap().into_values().collect::<Vec<f64>>(), [12.0]);
+    assert_eq!(answered.counters(limits(), None).unwrap().into_values().collect::<Vec<f64>>(), [12.0]);
+    let now = moment();
+    let late = Moment {
+        now: now.now + SignedDuration::from_hours(1),
+        wall: now.wall + SignedDuration::from_hours(1),
+    };
+    assert!(answered.counters(limits(), Some(now)).is_ok());
+    assert!(matches!(answered.counters(limits(), Some(late)), Err(Fault::Stale { .. })), "of a cache");
     let requests = server.requests();
     assert!(requests[0].ends_with("&time=1699999970"), "{requests:?}");
     assert!(requests[0].contains("user-agent: test/1"), "{requests:?}");

@@ -118,7 +118,10 @@ fn without_control(judged: &Judged, step: &Step) -> Ruling {
     let stable = evidence.totals.stable.requests();
     match metric.kind {
         Kind::Abort if stable == 0 && evidence.arrivals.stable == 0 => (None, Reason::NoControl, None),
-        Kind::Failure | Kind::Latency if stable == 0 && evidence.arrivals.stable == 0 => {
+        // Before the first count, stable may have had some.
+        Kind::Failure | Kind::Latency
+            if stable == 0 && evidence.arrivals.stable == 0 && evidence.counted > 0 =>
+        {
             (Some(Verdict::Inconclusive), Reason::NoControl, None)
         }
         Kind::Failure | Kind::Latency | Kind::Abort => {

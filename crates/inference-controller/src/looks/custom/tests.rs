@@ -1,6 +1,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use api::aiinference::analysis::{AnalysisPrometheus, MetricName};
+use jiff::Timestamp;
 use runtime::read::secrets::Secrets;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -17,49 +18,68 @@ fn series(of: &[(u64, f64)]) -> Counters {
     of.iter().copied().collect()
 }
 
+fn known(of: &[(u64, f64)]) -> Known {
+    let mut known = Known::default();
+    known.advance(&series(of), false);
+    known
+}
+
 /// A version with these series, and then others: what it has gained.
-fn gained(requests: [&[(u64, f64)]; 2], bad: [&[(u64, f64)]; 2]) -> (u64, u64) {
-    let answer =
-        |[before, now]: [&[(u64, f64)]; 2]| Answer { before: Some(series(before)), now: series(now) };
-    let mut version = Version::default();
-    version.advance(&Answers { requests: answer(requests), bad: answer(bad) });
+fn gained(requests: [&[(u64, f64)]; 2], bad: [&[(u64, f64)]; 2]) -> (f64, f64) {
+    let answer = |now: &[(u64, f64)]| Answer { before: None, now: series(now) };
+    let mut version = Version { requests: known(requests[0]), bad: known(bad[0]), ..Version::default() };
+    version.advance(&Answers { requests: answer(requests[1]), bad: answer(bad[1]) }, true);
     (version.gained.requests, version.gained.bad)
 }
 
 #[test]
 fn what_the_series_have_gained_is_counted() {
     let two = gained([&[(1, 100.0), (2, 7.0)], &[(1, 160.0), (2, 47.0)]], [&[(1, 3.0)], &[(1, 5.0)]]);
-    assert_eq!(two, (100, 2));
+    assert_eq!(two, (100.0, 2.0));
 }
 
 #[test]
 fn a_counter_that_begins_anew_adds_its_value_and_a_replica_that_is_behind_adds_nothing() {
-    let restarted = gained([&[(1, 100.0), (2, 9.0)], &[(1, 30.0), (2, 19.0)]], [&[(1, 8.0)], &[(1, 1.0)]]);
-    assert_eq!(restarted, (40, 1));
-    let mut known = Known(series(&[(1, 100.0)]));
+    let gains = |of: &[f64]| {
+        let mut series = known(&[(1, of[0])]);
+        let gains = of[1..].iter().map(|value| series.advance(&Counters::from([(1, *value)]), true));
+        gains.collect::<Vec<f64>>()
+    };
+    assert_eq!(gains(&[100.0, 30.0, 40.0, 50.0]), [0.0, 40.0, 10.0], "a restart");
     // As two replicas of a server answer in turn.
-    let gains = [95.0, 105.0, 99.0, 110.0].map(|value| known.advance(&series(&[(1, value)]), true));
-    assert_eq!(gains, [0, 5, 0, 5]);
+    assert_eq!(gains(&[100.0, 95.0, 105.0, 99.0, 98.0, 110.0]), [0.0, 5.0, 0.0, 0.0, 5.0]);
+    assert_eq!(gains(&[1.0, 0.0, 1.0, 0.0, 2.0]), [0.0, 0.0, 0.0, 1.0], "of a young counter");
 }
 
 #[test]
 fn a_series_that_was_away_goes_on_where_it_was() {
-    let mut known = Known(series(&[(1, 100.0), (2, 500.0)]));
+    let mut known = known(&[(1, 100.0), (2, 500.0)]);
     let gains =
         [&[(1, 110.0)][..], &[(1, 120.0), (2, 503.0)][..]].map(|now| known.advance(&series(now), true));
-    assert_eq!(gains, [10, 13], "a scrape has failed");
+    assert_eq!(gains, [10.0, 13.0], "a scrape has failed");
 }
 
 #[test]
 fn the_first_error_and_a_new_pod_count_and_new_labels_of_all_series_do_not() {
     let first_error = gained([&[(1, 100.0)], &[(1, 130.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 4.0)]]);
-    assert_eq!(first_error, (30, 4));
+    assert_eq!(first_error, (30.0, 4.0));
     let new_pod = gained([&[(1, 100.0)], &[(1, 130.0), (2, 20.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 4.0)]]);
-    assert_eq!(new_pod, (50, 4));
+    assert_eq!(new_pod, (50.0, 4.0));
     let renamed = gained([&[(1, 9_000.0)], &[(2, 9_010.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 800.0)]]);
-    assert_eq!(renamed, (0, 0));
+    assert_eq!(renamed, (0.0, 0.0));
     let of_a_predecessor = gained([&[], &[(2, 9_010.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 800.0)]]);
-    assert_eq!(of_a_predecessor, (0, 0), "its first look begins with what is there");
+    assert_eq!(of_a_predecessor, (0.0, 0.0), "its first look begins with what is there");
+}
+
+#[test]
+fn parts_of_requests_add_up_and_negative_values_take_nothing_away() {
+    let mut version = Version { requests: known(&[(1, 0.0)]), bad: known(&[(1, 0.0)]), ..Version::default() };
+    for look in 1..=5 {
+        let now = |each: f64| Answer { before: None, now: series(&[(1, each * f64::from(look)), (2, -9.0)]) };
+        version.advance(&Answers { requests: now(10.0), bad: now(0.4) }, true);
+    }
+    let flow = version.counted();
+    assert_eq!((flow.ended.requests(), flow.ended.bad()), (50, 2));
 }
 
 #[test]
@@ -86,11 +106,11 @@ fn counting(stable: (f64, f64), candidate: Option<(f64, f64)>) -> Counting {
     let mut begun = looked(stable, candidate);
     if let Ok(Tracks { stable, candidate }) = &mut begun.read {
         for answer in [&mut stable.requests, &mut stable.bad, &mut candidate.requests, &mut candidate.bad] {
-            answer.before = Some(answer.now.clone());
+            answer.before = Some([Counters::new(), answer.now.clone()]);
         }
     }
     let mut counting = Counting::default();
-    assert_eq!(counting.found(&begun, (100, 101), 1), (Found::NoRequests, None));
+    assert_eq!(counting.found(&begun, (100, 101), 1), (Found::Pooled, None));
     counting
 }
 
@@ -103,11 +123,11 @@ fn counts(found: (Found, Option<String>)) -> Option<[(u64, u64); 2]> {
 fn a_look_between_the_scrapes_of_both_versions_waits_for_the_other_one() {
     let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
     let stable_alone = counting.found(&looked((190.0, 1.0), Some((10.0, 0.0))), (100, 115), 15);
-    assert_eq!(stable_alone, (Found::NoRequests, None));
+    assert_eq!(stable_alone, (Found::Pooled, None));
     let both = counting.found(&looked((190.0, 1.0), Some((20.0, 3.0))), (115, 130), 30);
     assert_eq!(counts(both), Some([(90, 1), (10, 3)]));
     let nothing = counting.found(&looked((190.0, 1.0), Some((20.0, 3.0))), (130, 145), 45);
-    assert_eq!(nothing, (Found::NoRequests, None));
+    assert_eq!(nothing, (Found::Pooled, None));
     // A candidate without requests does not keep those of stable from being counted.
     let over = counting.found(&looked((990.0, 1.0), Some((20.0, 3.0))), (235, 250), 150);
     assert_eq!(counts(over), Some([(800, 0), (0, 0)]));
@@ -129,7 +149,7 @@ fn failed() -> Answered {
 }
 
 #[test]
-fn a_gap_is_counted_with_the_next_look_until_it_is_too_long() {
+fn a_gap_is_counted_with_the_next_look_unless_it_is_too_long() {
     let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
     let missing = (Found::Incomplete, Some("no server".to_owned()));
     for at in [115, 130] {
@@ -138,18 +158,56 @@ fn a_gap_is_counted_with_the_next_look_until_it_is_too_long() {
     let next = counting.found(&looked((190.0, 0.0), Some((20.0, 0.0))), (130, 145), 45);
     assert_eq!(counts(next), Some([(90, 0), (10, 0)]));
     for at in [160, 175, 190] {
-        assert!(!counting.begins(&queries("b")), "{at}");
         assert_eq!(counting.found(&failed(), (100, at), at - 100), missing);
     }
-    assert!(counting.begins(&queries("b")), "the next look begins with the values of its time");
-    assert!(counting.begins(&queries("c")));
+    let after_it = counting.found(&looked((9_000.0, 0.0), Some((800.0, 700.0))), (190, 205), 105);
+    assert_eq!(after_it, (Found::Pooled, None));
+    let next = counting.found(&looked((9_090.0, 0.0), Some((810.0, 701.0))), (205, 220), 120);
+    assert_eq!(counts(next), Some([(90, 0), (10, 1)]));
+    assert!(!counting.begins(&queries("b")) && counting.begins(&queries("c")));
+}
+
+/// At weight 100, or where nothing leads to stable.
+#[test]
+fn a_version_without_requests_is_waited_for_once() {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    let mut at = 101;
+    let mut look = |seconds: i64, stable: f64, candidate: f64| {
+        at += seconds;
+        let found =
+            counting.found(&looked((stable, 0.0), Some((candidate, 0.0))), (at - seconds, at), at - 100);
+        if found == (Found::Pooled, None) { None } else { counts(found) }
+    };
+    assert_eq!(look(60, 100.0, 20.0), None);
+    assert_eq!(look(60, 100.0, 30.0), Some([(0, 0), (20, 0)]));
+    assert_eq!(look(15, 100.0, 40.0), Some([(0, 0), (10, 0)]));
+    assert_eq!(look(15, 150.0, 50.0), Some([(50, 0), (10, 0)]));
+    assert_eq!(look(15, 150.0, 60.0), None, "it has requests again");
+}
+
+/// A pod may not have been scraped just when the queries were asked first.
+#[test]
+fn an_old_series_that_appears_soon_after_the_beginning_is_not_counted_from_0() {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    let with_another = |own: (f64, f64), value: f64| {
+        let mut looked = looked(own, Some((20.0, 0.0)));
+        let stable = &mut looked.read.as_mut().unwrap().stable;
+        stable.requests.now.insert(2, value);
+        stable.bad.now.insert(2, value / 20.0);
+        looked
+    };
+    let soon = counting.found(&with_another((190.0, 0.0), 700_000.0), (100, 160), 60);
+    assert_eq!(counts(soon), Some([(90, 0), (10, 0)]));
+    let mut begun = self::counting((100.0, 0.0), Some((10.0, 0.0)));
+    let later = begun.found(&with_another((190.0, 0.0), 20.0), (100, 230), 130);
+    assert_eq!(counts(later), Some([(110, 1), (10, 0)]), "a new pod");
 }
 
 #[test]
 fn a_version_without_series_is_waited_for_and_then_it_is_said() {
     let mut silent = counting((100.0, 0.0), None);
     let waits = silent.found(&looked((190.0, 0.0), None), (100, 115), 15);
-    assert_eq!(waits, (Found::NoRequests, None));
+    assert_eq!(waits, (Found::Pooled, None));
     let (found, fault) = silent.found(&looked((290.0, 0.0), None), (300, 315), 215);
     assert_eq!(found, Found::Incomplete);
     assert!(fault.unwrap().contains("requestsQuery has no series for the Service chat-canary"));
@@ -162,6 +220,9 @@ fn a_version_without_series_is_waited_for_and_then_it_is_said() {
     assert!(fault.unwrap().contains("no series for the Service chat:"));
     let back = gone.found(&looked((190.0, 0.0), Some((30.0, 0.0))), (115, 130), 30);
     assert_eq!(counts(back), Some([(90, 0), (20, 0)]), "of the same time");
+    for at in [145, 160, 175, 190] {
+        assert_eq!(gone.found(&half, (at - 15, at), at - 100).0, Found::Incomplete, "also after three looks");
+    }
 }
 
 /// Answers queries of a Service at a time, which is 15 s after the request if it names none, with a counter: that of requests
@@ -221,8 +282,9 @@ fn queries(bad: &str) -> Queries {
 
 const SINCE: i64 = 1_700_000_000;
 
-fn asked_at() -> Timestamp {
-    Timestamp::from_second(SINCE + 15).unwrap()
+fn asked_at() -> Moment {
+    let now = Timestamp::from_second(SINCE + 15).unwrap();
+    Moment { now, wall: now }
 }
 
 #[tokio::test]
@@ -237,7 +299,7 @@ async fn both_versions_are_asked_and_the_first_time_also_for_the_time_before() {
     assert_eq!(counts(first), Some([(150, 0), (150, 30)]));
     assert!(!counting.begins(&asked));
     let again = counting.found(&of(None).await, (SINCE + 15, SINCE + 30), 30);
-    assert_eq!(again, (Found::NoRequests, None), "the same values");
+    assert_eq!(again, (Found::Pooled, None), "the same values");
 }
 
 #[tokio::test]
@@ -254,6 +316,12 @@ async fn what_cannot_be_asked_names_its_field() {
         said.starts_with("spec.canary.analysis.prometheus.badRequestsQuery: the query cannot be used: at "),
         "{said}"
     );
+    let said = of("sum(errors) or vector(0)").await;
+    assert!(said.contains("badRequestsQuery has sum() of all series: keep a label of each pod"), "{said}");
+    let mut without_end = queries("vector(0)");
+    without_end.prometheus.requests_query += " or vector(0)";
+    let said = answered((&without, &turns), &without_end, "demo", None, asked_at()).await.read.unwrap_err();
+    assert!(said.contains("requestsQuery has vector(): leave it out"), "{said}");
     let said = of("sum(increase(errors[1m])) or vector(0)").await;
     assert!(
         said.starts_with(
@@ -294,9 +362,12 @@ fn only_the_first_look_of_a_step_asks_for_the_time_before() {
     let Found::Counted { flows, .. } = look.metrics[&MetricName::Custom] else { panic!("{look:?}") };
     assert_eq!((flows.candidate.ended.requests(), flows.candidate.ended.bad()), (10, 5));
     assert_eq!(since(&Ask { queries: Some(queries("c")), ..ask.clone() }), Some(130));
-    assert_eq!(since(&Ask { step_since: 200, counted_until: 210, ..ask.clone() }), Some(210));
-    for at in [145, 160, 175] {
-        assert_eq!(note(&ask, failed(), at).fault_of_queries.as_deref(), Some("no server"));
-    }
-    assert_eq!(since(&ask), Some(175));
+    assert_eq!(note(&ask, failed(), 145).fault_of_queries.as_deref(), Some("no server"));
+    // What is known of the series goes on in the next step; what was read in this one does not.
+    let next = Ask { step_since: 200, counted_until: 200, ..ask.clone() };
+    assert_eq!(since(&next), None);
+    let look = note(&next, looked((990.0, 0.0), Some((30.0, 5.0))), 215);
+    let Found::Counted { flows, .. } = look.metrics[&MetricName::Custom] else { panic!("{look:?}") };
+    assert_eq!((flows.stable.ended.requests(), flows.candidate.ended.requests()), (800, 10));
+    assert_eq!(look.queries, Some(hash(&queries("b").prometheus)));
 }

@@ -4,16 +4,12 @@
 //! verdict follows from the record alone, so it can be computed again from the status. A record that cannot be read, of
 //! another release, begins anew: the step then waits for requests again.
 
-use std::{
-    collections::BTreeSet,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use api::aiinference::{
     analysis::{
-        Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisMode, AnalysisPrometheus, AnalysisStatus,
-        MetricName, OnInconclusive, RequestCounts, TokenCounts,
+        Analysis, AnalysisMetric, AnalysisMetricStatus, AnalysisMode, AnalysisStatus, MetricName,
+        OnInconclusive, RequestCounts, TokenCounts,
     },
     traffic::{Canary, CanaryPhase, CanaryStatus},
 };
@@ -28,7 +24,7 @@ use verdict::{
     share::Share,
 };
 
-use crate::looks::{Found, Look, is_latency};
+use crate::looks::{Found, Look, hash, is_latency};
 
 mod words;
 
@@ -145,7 +141,7 @@ fn begun(
         |record: &&Record| record.step.checked_add(1) == Some(before.step) && record.lost == before.lost;
     let shared_since = earlier.as_ref().filter(is_next).map_or(since, |record| record.shared_since);
     let given = earlier.as_ref().map_or_else(|| of_users(analysis), |record| record.given.clone());
-    let queries = earlier.as_ref().map_or_else(|| hash(analysis), |record| record.queries);
+    let queries = earlier.as_ref().map_or_else(|| hash_of(analysis), |record| record.queries);
     // A step that begins again has looks of before.
     let until = earlier.as_ref().map_or(since, |record| record.until.max(since));
     let metrics = earlier.into_iter().flat_map(|record| record.inputs.metrics).map(|judged| {
@@ -189,7 +185,7 @@ impl Record {
             let known = self.inputs.metrics.iter().find(|judged| judged.metric.name == metric.name);
             // Without the number that the user gave, it is judged by stable's requests.
             let is_taken_back = self.given.contains(&wanted.name) && !is_of_user(wanted);
-            let is_other = wanted.name == MetricName::Custom && self.queries != hash(analysis);
+            let is_other = wanted.name == MetricName::Custom && self.queries != hash_of(analysis);
             match known.filter(|_| !is_taken_back && !is_other) {
                 Some(judged) if given.is_none() || judged.bound.is_none() || given == judged.bound => {
                     Judged { metric, ..judged.clone() }
@@ -199,7 +195,7 @@ impl Record {
         });
         let step = Step { seconds: self.inputs.step.seconds, ..settings(canary, analysis, step) };
         let inputs = Inputs { metrics: metrics.collect(), step };
-        Self { inputs, given: of_users(analysis), queries: hash(analysis), ..self }
+        Self { inputs, given: of_users(analysis), queries: hash_of(analysis), ..self }
     }
 
     fn with(self, look: &Look) -> Self {
@@ -208,7 +204,10 @@ impl Record {
         let ready_pods = Tracks { stable, candidate };
         let min_requests = self.inputs.step.min_requests;
         let metrics = self.inputs.metrics.into_iter().map(|judged| {
-            let found = name_of(&judged.metric.name).and_then(|name| look.metrics.get(&name));
+            let name = name_of(&judged.metric.name);
+            // What other queries have counted, which the user has corrected since.
+            let is_other = name == Some(MetricName::Custom) && look.queries != self.queries;
+            let found = name.and_then(|name| look.metrics.get(&name)).filter(|_| !is_other);
             match found {
                 Some(Found::Counted { flows, bound }) => {
                     let sample = Sample { flows: *flows, ready_pods, age_seconds: age };
@@ -221,6 +220,8 @@ impl Record {
                     judged.observe(&Interval::Complete(sample), *bound)
                 }
                 Some(Found::NoRequests) => judged,
+                None if is_other => judged,
+                Some(Found::Pooled) => judged.pooled(),
                 Some(Found::Incomplete) | None => judged.observe(&Interval::Incomplete, None),
                 Some(Found::BucketMismatch) => judged.observe(&Interval::BucketMismatch, None),
             }
@@ -254,13 +255,8 @@ fn of_users(analysis: &Analysis) -> BTreeSet<MetricName> {
     analysis.metrics.iter().filter(|wanted| is_of_user(wanted)).map(|wanted| wanted.name).collect()
 }
 
-/// Of the server and the queries, without its Secrets.
-fn hash(analysis: &Analysis) -> Option<u64> {
-    let AnalysisPrometheus { url, requests_query, bad_requests_query, .. } =
-        analysis.prometheus.as_deref()?;
-    let mut hasher = DefaultHasher::new();
-    (url, requests_query, bad_requests_query).hash(&mut hasher);
-    Some(hasher.finish())
+fn hash_of(analysis: &Analysis) -> Option<u64> {
+    analysis.prometheus.as_deref().map(hash)
 }
 
 fn settings(canary: &Canary, analysis: &Analysis, step: i32) -> Step {

@@ -69,7 +69,9 @@ pub(super) fn finding(
     // The clock of the leader before may have been ahead.
     let is_old = |analysed: &Analysed| now.as_second().abs_diff(analysed.until()) > longest.unsigned_abs();
     let finding = match analysed.map(|analysed| analysed.judgement.verdict) {
-        Some(verdict::judge::Verdict::Pass) if !analysed.is_some_and(is_old) => Finding::Passes,
+        Some(verdict::judge::Verdict::Pass) if !analysed.is_some_and(is_old) && !observed.looking.pools() => {
+            Finding::Passes
+        }
         Some(verdict::judge::Verdict::Pass) => {
             Finding::Open { is_over: false, timeout, then: analysis.on_inconclusive, message }
         }

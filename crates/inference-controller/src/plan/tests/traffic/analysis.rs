@@ -111,6 +111,7 @@ fn the_engines_of_both_versions_are_looked_at_each_interval() {
         tokens: None,
         fault: Some("pod new: it did not answer".to_owned()),
         fault_of_queries: None,
+        queries: None,
     };
     scene.observe(|observed| {
         observed.looking.is_asked = false;
@@ -142,6 +143,7 @@ fn what_was_found_stays_while_the_object_is_paused() {
             tokens: None,
             fault: Some("pod new: it did not answer".to_owned()),
             fault_of_queries: None,
+            queries: None,
         });
         observed.looking.looks = looks.collect();
     });
@@ -181,6 +183,7 @@ fn looked(seconds: i64, (ended, bad): (u64, u64)) -> crate::looks::Look {
         tokens: None,
         fault: None,
         fault_of_queries: None,
+        queries: None,
     }
 }
 

@@ -26,6 +26,7 @@ fn looked(seconds: i64, requests: Option<(u64, u64)>) -> Look {
         tokens: None,
         fault: None,
         fault_of_queries: None,
+        queries: None,
     }
 }
 

@@ -209,6 +209,7 @@ impl World {
             tokens: None,
             fault: None,
             fault_of_queries: None,
+            queries: None,
         };
         self.scene.observe(|observed| {
             observed.looking.is_asked = false;

@@ -45,6 +45,7 @@ fn look(since: i64, seconds: i64, stable: (u64, u64), candidate: (u64, u64)) -> 
         tokens: None,
         fault: None,
         fault_of_queries: None,
+        queries: None,
     }
 }
 
@@ -105,6 +106,7 @@ fn requests_that_the_user_calls_bad_are_judged_as_errors_are() {
     let of_user = |number: i64| {
         let mut look = look(0, number * 15, (450, 1), (50, 10));
         look.metrics = look.metrics.into_values().map(|found| (MetricName::Custom, found)).collect();
+        look.queries = hash_of(canary.analysis.as_ref().unwrap());
         look
     };
     let looks: Vec<Look> = (1..=8).map(of_user).collect();
@@ -122,8 +124,12 @@ fn requests_that_the_user_calls_bad_are_judged_as_errors_are() {
             "prometheus": {"requestsQuery": "a", "badRequestsQuery": "c or vector(0)"},
         },
     }));
-    let after_it = analysed(&status, &corrected.unwrap(), &[]).unwrap().status();
+    // A look of the query of before may come later than the correction.
+    let after_it = analysed(&status, &corrected.unwrap(), &[of_user(9)]).unwrap().status();
     assert_eq!(after_it.metrics[0].candidate.ended, 0, "what another query has counted");
+    let pooled = Look { metrics: [(MetricName::Custom, Found::Pooled)].into(), ..of_user(9) };
+    let after_it = analysed(&status, &canary, &[pooled]).unwrap();
+    assert_eq!((after_it.until(), after_it.status().metrics[0].candidate.ended), (at(135).as_second(), 400));
     let missing = |number: i64| Look {
         metrics: BTreeMap::from([(MetricName::Custom, Found::Incomplete)]),
         ..of_user(number)
