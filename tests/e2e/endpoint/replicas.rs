@@ -37,10 +37,15 @@ struct Seen {
     pods: BTreeSet<String>,
 }
 
-/// Watches the replicas and the pods of `chat` while this is done.
+/// Watches the replicas and the pods of `chat` while this is done. It begins when the watches have both.
 async fn watched(scene: &Scene<'_>, act: impl Future<Output = ()>) -> Seen {
     let seen = Mutex::new(Seen::default());
-    let note = |change: &dyn Fn(&mut Seen)| change(&mut seen.lock().unwrap_or_else(PoisonError::into_inner));
+    let (listed, mut is_listed) = tokio::sync::watch::channel(false);
+    let note = |change: &dyn Fn(&mut Seen)| {
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut seen);
+        listed.send_replace(!seen.replicas.is_empty() && !seen.ready.is_empty());
+    };
     let (inferences, pods) = (scene.api::<AIInference>(), scene.api::<Pod>());
     let replicas = follow(&inferences, "", |all| {
         note(&|seen| seen.replicas.extend(all.values().map(|inference| inference.spec.replicas)));
@@ -54,6 +59,10 @@ async fn watched(scene: &Scene<'_>, act: impl Future<Output = ()>) -> Seen {
         });
         None::<()>
     });
+    let act = async {
+        is_listed.wait_for(|is_listed| *is_listed).await.expect("the watches go on");
+        act.await;
+    };
     tokio::select! {
         () = replicas => {}
         () = ready => {}
