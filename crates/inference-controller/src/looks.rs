@@ -120,10 +120,18 @@ pub(crate) struct Look {
     pub(crate) tokens: Option<Tracks<u64>>,
     /// The first pod that said nothing, and why.
     pub(crate) fault: Option<String>,
-    /// Why the queries of the user have no numbers.
-    pub(crate) fault_of_queries: Option<String>,
-    /// The hash of the queries that were asked.
-    pub(crate) queries: Option<u64>,
+    /// Of the queries that were asked.
+    pub(crate) of_queries: Option<OfQueries>,
+}
+
+/// What a look says of the queries of the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OfQueries {
+    pub(crate) hash: u64,
+    /// Why they have no numbers.
+    pub(crate) fault: Option<String>,
+    /// All that was read is counted, and old series are known from new ones.
+    pub(crate) may_pass: bool,
 }
 
 /// What a look says is wrong.
@@ -207,16 +215,15 @@ pub(crate) struct Looking {
 
 impl Looking {
     /// What the newest look says is wrong.
-    /// Whether requests were read that are not counted yet.
-    pub(crate) fn pools(&self) -> bool {
-        let newest = self.looks.last();
-        newest.is_some_and(|look| look.metrics.get(&MetricName::Custom) == Some(&Found::Pooled))
+    /// Whether the newest look has counted what queries have read.
+    pub(crate) fn has_counted_queries(&self) -> bool {
+        self.looks.last().and_then(|look| look.of_queries.as_ref()).is_some_and(|queries| queries.may_pass)
     }
 
     pub(crate) fn faults(&self) -> Faults<'_> {
         self.looks.last().map_or(Faults::default(), |look| Faults {
             of_engines: look.fault.as_deref(),
-            of_queries: look.fault_of_queries.as_deref(),
+            of_queries: look.of_queries.as_ref().and_then(|queries| queries.fault.as_deref()),
         })
     }
 }
@@ -261,7 +268,8 @@ impl Looks {
         kept.is_under_way = true;
         let is_same = kept.step_since == ask.step_since;
         let newest = kept.looks.last().filter(|_| is_same).map_or(i64::MIN, |look| look.at);
-        let since = ask.queries.as_ref().filter(|queries| kept.counters.of_queries.begins(queries));
+        let begins = |queries| !is_same || kept.counters.of_queries.begins(queries);
+        let since = ask.queries.as_ref().filter(|queries| begins(queries));
         let since = since.map(|_| ask.counted_until.max(newest));
         Some((ask, since))
     }
@@ -288,10 +296,13 @@ impl Looks {
         if let Some(answered) = &read.queries {
             let times = (ask.counted_until, at);
             let age = at.saturating_sub(ask.step_since);
-            let (found, fault) = kept.counters.of_queries.found(answered, times, age);
+            let counting = &mut kept.counters.of_queries;
+            let (found, fault) = counting.found(answered, times, age);
+            let may_pass = matches!(found, Found::Counted { .. }) && counting.counts_new(at);
             look.metrics.insert(MetricName::Custom, found);
-            look.fault_of_queries = fault;
-            look.queries = Some(answered.hash());
+            look.of_queries = Some(OfQueries { hash: answered.hash(), fault, may_pass });
+        } else {
+            kept.counters.of_queries = custom::Counting::default();
         }
         kept.looks.push(Look { ended, ..look });
         if kept.looks.len() > MOST_KEPT {
@@ -446,8 +457,7 @@ fn counted(ask: &Ask, read: &[(usize, Result<Outcomes, String>)], counters: &mut
         tokens: tokens(&pods, &mut counters.of_tokens, ask.counted_until),
         metrics: metrics.collect(),
         fault,
-        fault_of_queries: None,
-        queries: None,
+        of_queries: None,
     }
 }
 

@@ -105,7 +105,7 @@ impl Prometheus {
         at: Option<i64>,
         asked: Moment,
     ) -> Result<Counters, Fault> {
-        let answered = self.ask(source, query, at, asked.now).await?;
+        let answered = self.ask(source, query, at, asked.now).await.map_err(Fault::of_counters)?;
         answered.counters(LIMITS, Some(asked).filter(|_| at.is_none()))
     }
 

@@ -47,10 +47,11 @@ pub enum Fault {
     #[error("{server} has no certificate that can be trusted: {why}; {}", trust_fix(secret.as_deref()))]
     Untrusted { server: String, why: String, secret: Option<String> },
     #[error(
-        "{server} answered with more than {limit} bytes: too many series, which sum by (pod) (...) makes fewer, or something \
-         else than metrics"
+        "{server} answered with more than {limit} bytes: too many series, or something else than metrics"
     )]
     TooLarge { server: String, limit: usize },
+    #[error("{server} answered with more than {limit} bytes: select fewer series, or sum by (pod) (...)")]
+    CountersTooLarge { server: String, limit: usize },
     #[error(
         "{server} answered with headers of more than {limit} bytes: remove headers that a proxy adds, or correct the address"
     )]
@@ -107,6 +108,7 @@ impl Fault {
                 };
                 Self::WrongResult { server, found }
             }
+            Self::TooLarge { server, limit } => Self::CountersTooLarge { server, limit },
             other => other,
         }
     }
@@ -122,6 +124,7 @@ impl Fault {
             | Self::WrongResult { .. }
             | Self::Rejected { .. }
             | Self::TooLarge { .. }
+            | Self::CountersTooLarge { .. }
             | Self::InvalidQuery(_) => true,
             Self::Partial { .. }
             | Self::Stale { .. }

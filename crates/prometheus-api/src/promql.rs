@@ -87,7 +87,7 @@ impl Query {
         self.rate.as_deref()
     }
 
-    /// The first operator that makes one number of all series, such as `sum` without `by`.
+    /// The first operator that makes one series of several pods, such as `sum` without `by`, or `sum by (code)`.
     pub fn total(&self) -> Option<&str> {
         self.total.as_deref()
     }

@@ -215,9 +215,10 @@ impl Evidence {
         Self { skipped: self.skipped.saturating_add(is_skipped.into()), ..self.after(latest) }
     }
 
-    /// Its time counts for the time that is left.
+    /// Its time counts for the time that is left, and it ends a row of incomplete ones.
     pub(crate) fn pooled(self) -> Self {
-        Self { skipped: self.skipped.saturating_add(1), ..self }
+        let in_a_row = if self.latest == Latest::Incomplete { 0 } else { self.in_a_row };
+        Self { skipped: self.skipped.saturating_add(1), in_a_row, ..self }
     }
 
     fn after(self, latest: Latest) -> Self {

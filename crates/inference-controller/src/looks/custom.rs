@@ -95,6 +95,8 @@ pub(super) struct Counting {
     began: i64,
     counted: i64,
     missed: u32,
+    /// The step has begun, and the values of its beginning are not known.
+    is_new_step: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -103,8 +105,10 @@ struct Version {
     bad: Known,
     /// Not counted yet.
     gained: Gained,
-    /// Requests that were counted last.
+    /// Requests that were counted last in this step.
     last: Option<u64>,
+    /// It has had series in this step.
+    has_spoken: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -223,7 +227,7 @@ fn parsed(text: &str, target: Target<'_>, prometheus: &Prometheus, name: &str) -
             "{FIELD}.{name} has {rate}(): write the counter itself, such as http_requests_total{{service=\"$name\"}}"
         )),
         (None, Some(sum)) => Err(format!(
-            "{FIELD}.{name} has {sum}() of all series: keep a label of each pod, as in {sum} by (pod) (...)"
+            "{FIELD}.{name} has {sum}() of several pods: keep the label pod or instance, as in {sum} by (pod) (...)"
         )),
         (None, None) => Ok(query),
     }
@@ -238,7 +242,16 @@ impl Answered {
 impl Counting {
     /// Whether the values of the time up to which is counted are needed.
     pub(super) fn begins(&self, queries: &Queries) -> bool {
+        self.is_new_step || self.asks_others(queries)
+    }
+
+    fn asks_others(&self, queries: &Queries) -> bool {
         self.queries.as_ref() != Some(queries)
+    }
+
+    /// Whether a series that is new now began at 0.
+    pub(super) fn counts_new(&self, at: i64) -> bool {
+        at.saturating_sub(self.began) > OLD_SERIES_APPEAR_WITHIN
     }
 
     /// What both versions have gained since requests were counted last. `since`: up to when is counted, in Unix seconds.
@@ -262,21 +275,20 @@ impl Counting {
         (since, at): (i64, i64),
         age: i64,
     ) -> (Found, Option<String>) {
-        if self.begins(queries) {
+        if self.asks_others(queries) {
             *self = Self { queries: Some(queries.clone()), began: since, counted: since, ..Self::default() };
         }
-        let counts_new = at.saturating_sub(self.began) > OLD_SERIES_APPEAR_WITHIN;
+        if std::mem::take(&mut self.is_new_step) {
+            self.counted = since;
+        }
+        let counts_new = self.counts_new(at);
         let Tracks { stable, candidate } = &mut self.versions;
         stable.advance(&answers.stable, counts_new);
         candidate.advance(&answers.candidate, counts_new);
-        // Stable may have no requests at all, such as at weight 100.
+        // At weight 100, stable has no requests, and soon no series.
         let must_speak = [
-            (stable.requests.is_any(), &answers.stable, &queries.services.stable),
-            (
-                candidate.requests.is_any() || age > APPEARS_WITHIN,
-                &answers.candidate,
-                &queries.services.candidate,
-            ),
+            (stable.has_spoken && stable.last != Some(0), &answers.stable, &queries.services.stable),
+            (candidate.has_spoken || age > APPEARS_WITHIN, &answers.candidate, &queries.services.candidate),
         ];
         let silent = must_speak.iter().find(|(must, answers, _)| *must && answers.requests.now.is_empty());
         if let Some((_, _, service)) = silent {
@@ -301,17 +313,20 @@ impl Counting {
         (Found::Counted { flows, bound: None }, None)
     }
 
-    /// Requests of the next step are counted by themselves.
+    /// Requests of the next step are counted by themselves. Its series are known.
     pub(super) fn in_next_step(mut self) -> Self {
-        let counted = self.counted;
-        self.drop_gained(counted);
-        self
+        let Tracks { stable, candidate } = &mut self.versions;
+        for version in [stable, candidate] {
+            let Version { requests, bad, .. } = std::mem::take(version);
+            *version = Version { requests, bad, ..Version::default() };
+        }
+        Self { is_new_step: true, missed: 0, ..self }
     }
 
     fn drop_gained(&mut self, at: i64) {
         let Tracks { stable, candidate } = &mut self.versions;
         for version in [stable, candidate] {
-            (version.gained, version.last) = (Gained::default(), None);
+            version.gained = Gained::default();
         }
         self.counted = at;
     }
@@ -329,6 +344,7 @@ impl Version {
                 known.advance(before, false);
             }
         }
+        self.has_spoken |= !requests.now.is_empty();
         let counts_new = counts_new && self.requests.goes_on(&requests.now);
         self.gained.requests += self.requests.advance(&requests.now, counts_new);
         self.gained.bad += self.bad.advance(&bad.now, counts_new);
@@ -353,10 +369,6 @@ impl Version {
 }
 
 impl Known {
-    fn is_any(&self) -> bool {
-        !self.0.is_empty()
-    }
-
     fn goes_on(&self, now: &Counters) -> bool {
         now.keys().any(|series| self.0.contains_key(series))
     }

@@ -30,6 +30,16 @@ pub(super) struct Grammar<'a> {
     total: Option<String>,
 }
 
+/// Whether series of several pods become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grouping {
+    KeepsPods,
+    LosesPods,
+}
+
+/// Labels of which each pod has its own value.
+const OF_PODS: [&str; 4] = ["pod", "instance", "pod_name", "kubernetes_pod_name"];
+
 impl<'a> Grammar<'a> {
     pub(super) fn new(query: &'a str, tokens: Vec<Spanned>, target: Target<'a>, scope: Scope) -> Self {
         let out = String::with_capacity(query.len() + 64);
@@ -188,19 +198,24 @@ impl<'a> Grammar<'a> {
     fn aggregation(&mut self, operator: &str) -> Result<(), Refusal> {
         self.next += 1;
         self.write(&[operator]);
-        let is_grouped = self.grouping()?;
+        let before = self.grouping()?;
         self.arguments(OF_COUNTERS.contains(&operator))?;
-        if !is_grouped && !self.grouping()? {
+        let grouping = match before {
+            Some(grouping) => Some(grouping),
+            None => self.grouping()?,
+        };
+        if grouping != Some(Grouping::KeepsPods) {
             self.total.get_or_insert_with(|| operator.to_owned());
         }
         Ok(())
     }
 
-    fn grouping(&mut self) -> Result<bool, Refusal> {
-        let Some(grouping) = self.take_word(&["by", "without"]) else { return Ok(false) };
-        self.write(&[" ", &grouping]);
-        self.labels()?;
-        Ok(true)
+    fn grouping(&mut self) -> Result<Option<Grouping>, Refusal> {
+        let Some(word) = self.take_word(&["by", "without"]) else { return Ok(None) };
+        self.write(&[" ", &word]);
+        let labels = self.labels()?;
+        let names_pods = labels.iter().any(|label| OF_PODS.contains(&label.as_str()));
+        Ok(Some(if names_pods == (word == "by") { Grouping::KeepsPods } else { Grouping::LosesPods }))
     }
 
     fn arguments(&mut self, counts: bool) -> Result<(), Refusal> {
@@ -218,10 +233,11 @@ impl<'a> Grammar<'a> {
     }
 
     /// `(a, b)`
-    fn labels(&mut self) -> Result<(), Refusal> {
+    fn labels(&mut self) -> Result<Vec<String>, Refusal> {
         self.next_is("(")?;
         self.write(&[" ("]);
         let mut separator = "";
+        let mut labels = Vec::new();
         while !self.peek_symbol(")") {
             if !separator.is_empty() {
                 self.next_is(",")?;
@@ -237,11 +253,12 @@ impl<'a> Grammar<'a> {
             };
             self.next += 1;
             self.write(&[separator, &label]);
+            labels.push(label);
             separator = ", ";
         }
         self.next += 1;
         self.write(&[") "]);
-        Ok(())
+        Ok(labels)
     }
 
     /// `[5m]`, `[5m:1m]`, `offset 5m` or `@ 1700000000`, if there is one.

@@ -214,7 +214,11 @@ fn a_counter_without_its_rate_is_named() {
     assert_eq!(rate("sum(a_total) or vector(0)"), None);
     let total = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().total;
     assert_eq!(total("a - sum(b_total) or vector(0)").as_deref(), Some("sum"));
-    for grouped in ["sum by (pod) (a)", "sum(a) by (pod)", "sum(a) without (le)", "a or vector(0)"] {
+    for lost in ["sum by () (a)", "sum(a) by (code)", "sum without (le, pod) (a)", "max(sum by (pod) (a))"] {
+        assert!(total(lost).is_some(), "{lost}");
+    }
+    for grouped in ["sum by (pod) (a)", "sum(a) by (code, instance)", "sum(a) without (le)", "a or vector(0)"]
+    {
         assert_eq!(total(grouped), None, "{grouped}");
     }
     let bare = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().bare_counters;

@@ -157,6 +157,7 @@ fn cause_of_server(fault: &ServerFault) -> Cause {
         | ServerFault::Partial { .. }
         | ServerFault::WrongResult { .. }
         | ServerFault::TooLarge { .. }
+        | ServerFault::CountersTooLarge { .. }
         | ServerFault::HeadTooLarge { .. }
         | ServerFault::WrongContent { .. } => Cause::Malformed,
     }

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    looks::{Ask, AskedMetric, Looks, Read},
+    looks::{Ask, AskedMetric, Looks, OfQueries, Read},
     tests::parsed,
 };
 
@@ -101,13 +101,23 @@ fn looked(stable: (f64, f64), candidate: Option<(f64, f64)>) -> Answered {
     Answered { queries: queries("b"), read: Ok(read) }
 }
 
+/// A look that also has the values of the beginning.
+fn before(stable: (f64, f64), candidate: (f64, f64), mut looked: Answered) -> Answered {
+    if let Ok(Tracks { stable: of_stable, candidate: of_candidate }) = &mut looked.read {
+        for (answers, (requests, bad)) in [(of_stable, stable), (of_candidate, candidate)] {
+            for (answer, value) in [(&mut answers.requests, requests), (&mut answers.bad, bad)] {
+                answer.before = Some([Counters::new(), series(&[(1, value)])]);
+            }
+        }
+    }
+    looked
+}
+
 /// A step that began at 100 with these counters.
 fn counting(stable: (f64, f64), candidate: Option<(f64, f64)>) -> Counting {
-    let mut begun = looked(stable, candidate);
-    if let Ok(Tracks { stable, candidate }) = &mut begun.read {
-        for answer in [&mut stable.requests, &mut stable.bad, &mut candidate.requests, &mut candidate.bad] {
-            answer.before = Some([Counters::new(), answer.now.clone()]);
-        }
+    let mut begun = before(stable, candidate.unwrap_or_default(), looked(stable, candidate));
+    if let (Ok(Tracks { candidate: none, .. }), None) = (&mut begun.read, candidate) {
+        *none = Answers::default();
     }
     let mut counting = Counting::default();
     assert_eq!(counting.found(&begun, (100, 101), 1), (Found::Pooled, None));
@@ -183,6 +193,11 @@ fn a_version_without_requests_is_waited_for_once() {
     assert_eq!(look(15, 100.0, 40.0), Some([(0, 0), (10, 0)]));
     assert_eq!(look(15, 150.0, 50.0), Some([(50, 0), (10, 0)]));
     assert_eq!(look(15, 150.0, 60.0), None, "it has requests again");
+    // The gateway's pods were replaced, and the new ones have sent stable nothing.
+    assert_eq!(look(120, 150.0, 70.0), Some([(0, 0), (20, 0)]));
+    let mut gone = looked((0.0, 0.0), Some((80.0, 0.0)));
+    gone.read.as_mut().unwrap().stable.requests.now.clear();
+    assert_eq!(counts(counting.found(&gone, (300, 360), 260)), Some([(0, 0), (10, 0)]));
 }
 
 /// A pod may not have been scraped just when the queries were asked first.
@@ -317,7 +332,10 @@ async fn what_cannot_be_asked_names_its_field() {
         "{said}"
     );
     let said = of("sum(errors) or vector(0)").await;
-    assert!(said.contains("badRequestsQuery has sum() of all series: keep a label of each pod"), "{said}");
+    assert!(
+        said.contains("badRequestsQuery has sum() of several pods: keep the label pod or instance"),
+        "{said}"
+    );
     let mut without_end = queries("vector(0)");
     without_end.prometheus.requests_query += " or vector(0)";
     let said = answered((&without, &turns), &without_end, "demo", None, asked_at()).await.read.unwrap_err();
@@ -362,12 +380,20 @@ fn only_the_first_look_of_a_step_asks_for_the_time_before() {
     let Found::Counted { flows, .. } = look.metrics[&MetricName::Custom] else { panic!("{look:?}") };
     assert_eq!((flows.candidate.ended.requests(), flows.candidate.ended.bad()), (10, 5));
     assert_eq!(since(&Ask { queries: Some(queries("c")), ..ask.clone() }), Some(130));
-    assert_eq!(note(&ask, failed(), 145).fault_of_queries.as_deref(), Some("no server"));
-    // What is known of the series goes on in the next step; what was read in this one does not.
-    let next = Ask { step_since: 200, counted_until: 200, ..ask.clone() };
-    assert_eq!(since(&next), None);
-    let look = note(&next, looked((990.0, 0.0), Some((30.0, 5.0))), 215);
+    assert!(!look.of_queries.unwrap().may_pass, "an old series could still appear");
+    assert_eq!(note(&ask, failed(), 145).of_queries.unwrap().fault.as_deref(), Some("no server"));
+    // The next step begins with the values of its beginning, also if its first look fails.
+    let next = Ask { step_since: 300, counted_until: 300, ..ask.clone() };
+    assert_eq!(since(&next), Some(300));
+    note(&next, failed(), 305);
+    assert_eq!(since(&next), Some(305));
+    let at_its_beginning = before((900.0, 0.0), (20.0, 5.0), looked((990.0, 0.0), Some((30.0, 5.0))));
+    let look = note(&next, at_its_beginning, 315);
     let Found::Counted { flows, .. } = look.metrics[&MetricName::Custom] else { panic!("{look:?}") };
-    assert_eq!((flows.stable.ended.requests(), flows.candidate.ended.requests()), (800, 10));
-    assert_eq!(look.queries, Some(hash(&queries("b").prometheus)));
+    assert_eq!((flows.stable.ended.requests(), flows.candidate.ended.requests()), (90, 10));
+    let hash = hash(&queries("b").prometheus);
+    assert_eq!(look.of_queries, Some(OfQueries { hash, fault: None, may_pass: true }));
+    assert_eq!(since(&next), None);
+    looks.note("uid", &next, &Read { pods: Vec::new(), queries: None }, 330);
+    assert_eq!(since(&next), Some(330), "the metric was taken away, and comes back");
 }

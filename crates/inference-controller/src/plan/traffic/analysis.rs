@@ -206,7 +206,8 @@ impl Record {
         let metrics = self.inputs.metrics.into_iter().map(|judged| {
             let name = name_of(&judged.metric.name);
             // What other queries have counted, which the user has corrected since.
-            let is_other = name == Some(MetricName::Custom) && look.queries != self.queries;
+            let asked = look.of_queries.as_ref().map(|queries| queries.hash);
+            let is_other = name == Some(MetricName::Custom) && asked != self.queries;
             let found = name.and_then(|name| look.metrics.get(&name)).filter(|_| !is_other);
             match found {
                 Some(Found::Counted { flows, bound }) => {

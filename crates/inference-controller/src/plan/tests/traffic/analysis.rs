@@ -74,6 +74,54 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
     assert_eq!(plan_of(&lost, |_| {}), None, "the node was restarted");
 }
 
+/// Bad requests may have been read that wait for the requests of stable.
+#[test]
+fn nothing_passes_before_all_that_queries_have_read_is_counted() {
+    let phase_after = |found: crate::looks::Found, may_pass: bool| {
+        let mut scene = analysing(READY);
+        scene.edit_spec(|spec| {
+            let canary = spec.canary.as_mut().unwrap();
+            canary.steps.iter_mut().for_each(|step| (step.min_seconds, step.min_requests) = (5, 1));
+            canary.analysis = Some(
+                serde_json::from_value(serde_json::json!({
+                    "metrics": [{"name": "custom", "limitPercent": "100"}],
+                    "prometheus": {"requestsQuery": "a", "badRequestsQuery": "b or vector(0)"},
+                }))
+                .unwrap(),
+            );
+        });
+        let analysis = scene.observed().inference.spec.canary.clone().unwrap().analysis.unwrap();
+        let hash = crate::looks::hash(&analysis.prometheus.unwrap());
+        let counted = |requests| {
+            let ended = verdict::interval::Counts::new(requests, 0).unwrap();
+            verdict::interval::Flow { arrivals: requests, ended, ..Default::default() }
+        };
+        let flows = verdict::interval::Tracks { stable: counted(900), candidate: counted(900) };
+        let look = |seconds: i64, found: crate::looks::Found, may_pass: bool| crate::looks::Look {
+            step_since: at(-30).as_second(),
+            at: at(seconds).as_second(),
+            ended: at(seconds).as_second(),
+            ready_pods: Default::default(),
+            requests: None,
+            metrics: [(api::aiinference::analysis::MetricName::Custom, found)].into(),
+            tokens: None,
+            fault: None,
+            of_queries: Some(crate::looks::OfQueries { hash, fault: None, may_pass }),
+        };
+        let all = crate::looks::Found::Counted { flows, bound: None };
+        scene.observe(|observed| {
+            observed.looking.looks = vec![look(-10, all, true), look(-1, found, may_pass)];
+        });
+        canary_of(&scene.plan()).phase
+    };
+    let counted = crate::looks::Found::Counted { flows: Default::default(), bound: None };
+    let analysing = Some(CanaryPhase::Analysing);
+    assert_eq!(phase_after(crate::looks::Found::Pooled, false), analysing);
+    assert_eq!(phase_after(counted, false), analysing, "an old series could still appear");
+    assert_eq!(phase_after(crate::looks::Found::Incomplete, false), analysing);
+    assert_eq!(phase_after(counted, true), Some(CanaryPhase::AwaitingApproval));
+}
+
 #[test]
 fn the_queries_of_the_user_are_asked_for_the_services_of_both_versions() {
     let mut scene = analysing(READY);
@@ -110,8 +158,7 @@ fn the_engines_of_both_versions_are_looked_at_each_interval() {
         metrics: Default::default(),
         tokens: None,
         fault: Some("pod new: it did not answer".to_owned()),
-        fault_of_queries: None,
-        queries: None,
+        of_queries: None,
     };
     scene.observe(|observed| {
         observed.looking.is_asked = false;
@@ -142,8 +189,7 @@ fn what_was_found_stays_while_the_object_is_paused() {
                 .into(),
             tokens: None,
             fault: Some("pod new: it did not answer".to_owned()),
-            fault_of_queries: None,
-            queries: None,
+            of_queries: None,
         });
         observed.looking.looks = looks.collect();
     });
@@ -182,8 +228,7 @@ fn looked(seconds: i64, (ended, bad): (u64, u64)) -> crate::looks::Look {
         metrics: [(api::aiinference::analysis::MetricName::ErrorRate, found)].into(),
         tokens: None,
         fault: None,
-        fault_of_queries: None,
-        queries: None,
+        of_queries: None,
     }
 }
 

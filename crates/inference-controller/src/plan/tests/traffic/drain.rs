@@ -25,8 +25,7 @@ fn looked(seconds: i64, requests: Option<(u64, u64)>) -> Look {
         metrics: Default::default(),
         tokens: None,
         fault: None,
-        fault_of_queries: None,
-        queries: None,
+        of_queries: None,
     }
 }
 

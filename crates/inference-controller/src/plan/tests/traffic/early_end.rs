@@ -208,8 +208,7 @@ impl World {
             metrics: Default::default(),
             tokens: None,
             fault: None,
-            fault_of_queries: None,
-            queries: None,
+            of_queries: None,
         };
         self.scene.observe(|observed| {
             observed.looking.is_asked = false;

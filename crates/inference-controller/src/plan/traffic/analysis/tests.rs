@@ -4,7 +4,10 @@ use serde_json::json;
 use verdict::{interval::Flow, judge::Reason};
 
 use super::*;
-use crate::{looks::Faults, tests::at};
+use crate::{
+    looks::{Faults, OfQueries},
+    tests::at,
+};
 
 fn canary(analysis: &serde_json::Value) -> Canary {
     let steps = json!([
@@ -44,8 +47,7 @@ fn look(since: i64, seconds: i64, stable: (u64, u64), candidate: (u64, u64)) -> 
         metrics: BTreeMap::from([(MetricName::ErrorRate, Found::Counted { flows, bound: None })]),
         tokens: None,
         fault: None,
-        fault_of_queries: None,
-        queries: None,
+        of_queries: None,
     }
 }
 
@@ -106,7 +108,8 @@ fn requests_that_the_user_calls_bad_are_judged_as_errors_are() {
     let of_user = |number: i64| {
         let mut look = look(0, number * 15, (450, 1), (50, 10));
         look.metrics = look.metrics.into_values().map(|found| (MetricName::Custom, found)).collect();
-        look.queries = hash_of(canary.analysis.as_ref().unwrap());
+        let hash = hash_of(canary.analysis.as_ref().unwrap()).unwrap();
+        look.of_queries = Some(OfQueries { hash, fault: None, may_pass: true });
         look
     };
     let looks: Vec<Look> = (1..=8).map(of_user).collect();
