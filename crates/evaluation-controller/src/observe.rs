@@ -134,8 +134,7 @@ pub(crate) fn observe(ctx: &Context, evaluation: Arc<ModelEvaluation>, _: Timest
     }
 }
 
-/// Most watches that break are open again within this time, and each break would begin the times of all facts anew. It is
-/// shorter than any wait of a plan for pods.
+/// Most watches that break are open again within this time, and each break would begin the times of all facts anew.
 const WATCH_MAY_FAIL_FOR: Duration = Duration::from_secs(10);
 
 fn are_stale(watch_fails_for: Option<Duration>) -> bool {

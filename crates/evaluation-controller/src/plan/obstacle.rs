@@ -19,7 +19,7 @@ use workload::{
 };
 
 use super::{
-    Scene,
+    Scene, claim,
     job::{INSTALLER, RUNNER},
     progress::{self, WATCHED_AGAIN_WITHIN},
     server::{self, Readiness},
@@ -55,6 +55,9 @@ const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
 /// A kubelet has the volumes and the network of a pod within this time.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
 
+/// Of the first container of a pod: kubelets before 1.36 say nothing of it before it starts, and pull one image after the other.
+const IS_PULLED_WITHIN: Duration = Duration::from_secs(1_800);
+
 /// What a webhook adds, such as the rules of a mesh, is done within this time, and a sidecar has started.
 const INIT_IS_DONE_WITHIN: Duration = Duration::from_secs(120);
 
@@ -78,7 +81,8 @@ fn as_seen(observed: &Observed, job: &JobView, now: Timestamp) -> Start {
     let pods = observed.pods_of(job);
     if let Some(pod) = pods.iter().find(|pod| !pod.is_over()) {
         let (Finding { cause, requeue_after: wait }, since) = unstarted(observed, pod, now);
-        let obstacle = cause.map(|cause| Obstacle { cause, since, may_pass_within: Duration::ZERO });
+        let may_pass_within = if may_be_pulling(pod) { IS_PULLED_WITHIN } else { Duration::ZERO };
+        let obstacle = cause.map(|cause| Obstacle { cause, since, may_pass_within });
         return Start { obstacle, wait };
     }
     match is_without(&pods) {
@@ -166,6 +170,10 @@ fn is_said(observed: &Observed, cause: &Cause) -> bool {
 /// What is true now and whose times decide something: that a Job has no pod, and that a container does not start. The times of
 /// Job and pod would end a run of hours whose pod was evicted just now, or whose image was not there once, after a long pull.
 pub(super) fn facts(observed: &Observed) -> Vec<String> {
+    // While an evaluation is paused, its user mends something. The times begin anew then.
+    if observed.evaluation.spec.pods.paused {
+        return Vec::new();
+    }
     let active = observed.jobs.values().filter(|job| job.is_active() && !observed.pods_are_stale);
     let of_job = |job: &Arc<JobView>| {
         let pods = observed.pods_of(job);
@@ -229,12 +237,20 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
     let found = after(IS_SET_UP_WITHIN, placed, now, || {
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
         let message = format!(
-            "pod {name} is on node {node}, and none of its containers has started: a volume may be attached to another node; \
-             see kubectl describe pod {name}"
+            "pod {name} is on node {node}, and none of its containers has started: its first image may still be pulled, or a \
+             volume may be attached to another node; see kubectl describe pod {name}"
         );
         Cause { reason: reasons::WAITING, message }
     });
     (found, placed)
+}
+
+/// Whether nothing is known of the first container of a pod that is on a node.
+fn may_be_pulling(pod: &PodView) -> bool {
+    pod.node.is_some()
+        && !pod.has_started_containers()
+        && hindrance(pod).is_none()
+        && running_init(pod).is_none()
 }
 
 /// What keeps the main container of a pod from its start, though no object has its time, and after what time that is said.
@@ -250,7 +266,18 @@ fn hindrance(pod: &PodView) -> Option<(Cause, Duration)> {
 fn cannot_start(pod: &PodView) -> Option<Cause> {
     let own = pod.init_container(INSTALLER).into_iter().chain(main(pod));
     let fault = own.filter_map(|container| start_fault(pod, container)).next();
-    fault.or_else(|| fault_of_added(pod, &[INSTALLER, RUNNER, UPLOADER]))
+    let harmless: Vec<&str> =
+        [INSTALLER, RUNNER, UPLOADER].into_iter().chain(passed_sidecars(pod).map(|one| &*one.name)).collect();
+    fault.or_else(|| fault_of_added(pod, &harmless))
+}
+
+/// Sidecars for which nothing waits any more: a plain init container after them has succeeded.
+fn passed_sidecars(pod: &PodView) -> impl Iterator<Item = &Container> {
+    let has_succeeded = |one: &Container| {
+        !one.is_sidecar && one.state.terminated.as_ref().is_some_and(|end| end.exit_code == 0)
+    };
+    let passed = pod.init_containers.iter().rposition(has_succeeded).unwrap_or_default();
+    pod.init_containers.iter().take(passed).filter(|one| one.is_sidecar)
 }
 
 fn has_main_started(pod: &PodView) -> bool {
@@ -264,7 +291,8 @@ fn main(pod: &PodView) -> impl Iterator<Item = &Container> {
 /// A sidecar for whose start the next containers wait. Each restart has another time, so its own does not count.
 fn unstarted_sidecar(pod: &PodView) -> Option<Cause> {
     let has_run = |one: &Container| one.state.running.is_some() || last_end(one).is_some();
-    let mut sidecars = pod.init_containers.iter().filter(|init| init.is_sidecar);
+    let passed = passed_sidecars(pod).count();
+    let mut sidecars = pod.init_containers.iter().filter(|init| init.is_sidecar).skip(passed);
     let Container { name: sidecar, .. } =
         sidecars.find(|sidecar| sidecar.started != Some(true) && has_run(sidecar))?;
     let name = pod.name();
@@ -324,7 +352,8 @@ fn standing(scene: &Scene<'_>, work: Work) -> Standing {
         };
     }
     let Some(side) = work.side() else { return Standing::Waits };
-    let is_refused = scene.refused.is_some_and(|refused| refused.stops(side));
+    let is_refused = scene.refused.is_some_and(|refused| refused.stops(side))
+        || claim::fault(scene.valid, scene.observed).is_some();
     match server::readiness(scene, side) {
         Readiness::Ready(_) if !is_refused => Standing::GoesOn,
         Readiness::Ready(_) | Readiness::Waits { .. } | Readiness::Unavailable(_) | Readiness::Failed(_) => {

@@ -65,8 +65,9 @@ pub(super) enum State {
 /// A watch that fails is tried again within this time.
 pub(super) const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
-/// A watch brings the pods of a Job that has ended within this time.
-const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(30);
+/// A watch brings the pods of a Job that has ended within this time. One whose connection is dead notices that after 65 s, and is
+/// opened again.
+const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(90);
 
 /// Containers that were injected into a pod end within this time after its main container, if they end by themselves.
 pub(super) const OTHERS_END_WITHIN: Duration = Duration::from_secs(60);

@@ -234,8 +234,8 @@ fn a_completed_job_whose_pod_is_gone_is_repeated() {
     add_job(&mut seen, "ab-baseline-0", Some((0, "")));
     seen.pods.clear();
     let early = plan(&seen, &settings(), at(5));
-    assert!(names(&early).1.is_empty() && early.requeue_after == Some(Duration::from_secs(25)));
-    assert_eq!(names(&plan(&seen, &settings(), at(31))).1, ["job ab-baseline-0"]);
+    assert!(names(&early).1.is_empty() && early.requeue_after == Some(Duration::from_secs(85)));
+    assert_eq!(names(&plan(&seen, &settings(), at(91))).1, ["job ab-baseline-0"]);
 }
 
 #[test]

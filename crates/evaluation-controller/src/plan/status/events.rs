@@ -17,7 +17,7 @@ pub(in crate::plan) fn of_change(
     is_stalled: bool,
 ) -> Option<Note> {
     let is_same = before.is_some_and(|before| before.phase == after.phase && before.reason == after.reason);
-    if is_same || ORDINARY.contains(&reason) {
+    if is_same || ORDINARY.contains(&reason) && after.phase != Some(Phase::Failed) {
         return None;
     }
     let is_regression = reason == reasons::REGRESSED;

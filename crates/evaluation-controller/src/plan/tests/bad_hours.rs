@@ -57,6 +57,15 @@ fn a_run_without_a_pod_gives_its_gpus_back() {
     assert!(words.contains("Job ab-baseline-0 is suspended: the queue is full"), "{words}");
     let ended = plan(&seen, &settings(), at(629));
     assert_eq!(ended.status.phase, Some(Phase::Failed));
+    assert!(
+        ended.events.iter().any(|event| event.message.contains("has no pod: a quota")),
+        "{:?}",
+        ended.events
+    );
+    // Its user mends something meanwhile.
+    let mut paused = seen.clone();
+    Arc::make_mut(&mut paused.evaluation).spec.pods.paused = true;
+    assert_eq!(plan(&paused, &settings(), at(629)).facts, [""; 0], "the time begins anew after the pause");
     let next = planned(&with_status(seen, &ended));
     assert_eq!(names(&next).1, ["job ab-baseline-0", "server ab-baseline"]);
 }
@@ -228,6 +237,24 @@ fn a_run_that_may_get_its_next_pod_is_not_ended_by_the_other_run() {
         );
         assert_eq!(plan_at(&seen, 660).status.phase, Some(Phase::Failed));
     }
+}
+
+/// The baseline is a model of the user, which stays Ready, and its claim is missing.
+#[test]
+fn a_run_that_cannot_be_created_is_not_waited_for_by_the_other_one() {
+    let fields = json!({"order": "Parallel", "nullControl": false, "baselineModel": "aiinference/chat",
+        "output": {"claimName": "mine"}});
+    let mut seen = refusals::without_a_node();
+    let status = seen.evaluation.status.clone();
+    seen.evaluation = Arc::new(ModelEvaluation { status, ..evaluation(&fields) });
+    seen.baseline = Sighting::Absent;
+    seen.running_baseline = Some(Arc::new(server("chat", &ready())));
+    seen.jobs.remove("ab-baseline-0");
+    seen.pods.retain(|pod| pod.name() == "ab-candidate-0-x");
+    seen.claims.insert("mine".to_owned(), None);
+    assert_eq!(plan(&seen, &settings(), at(599)).status.phase, Some(Phase::Running));
+    let ended = plan(&seen, &settings(), at(600)).status;
+    assert_eq!(ended.phase, Some(Phase::Failed), "{:?}", ended.message);
 }
 
 /// The server of the other run is one of the user, so that run waits without end.

@@ -207,6 +207,23 @@ fn a_sidecar_that_does_not_start_is_named_and_its_restarts_do_not_lengthen_the_t
     assert_eq!(plan(&seen, &settings(), at(610)).status.phase, Some(Phase::Failed));
 }
 
+/// The kubelet starts the runner whatever becomes of it, and says nothing of the pod while an image is pulled.
+#[test]
+fn a_sidecar_that_ends_after_others_have_begun_is_no_obstacle() {
+    for state in [json!({"waiting": {"reason": "CrashLoopBackOff"}}), json!({"running": {}})] {
+        let last = json!({"terminated": {"exitCode": 1}});
+        let sidecar = json!({"name": "log-shipper", "started": false, "restartCount": 3, "state": state, "lastState": last});
+        let installer = json!({"name": "runner-installer", "state": {"terminated": {"exitCode": 0}}});
+        let status = json!({"phase": "Pending", "initContainerStatuses": [sidecar, installer],
+            "containerStatuses": [{"name": "runner", "state": {"waiting": {"reason": "PodInitializing"}}}]});
+        let init = json!([{"name": "log-shipper", "restartPolicy": "Always"}, {"name": "runner-installer"}]);
+        let seen = with_pod(&json!({"nodeName": "n", "initContainers": init, "containers": []}), &status);
+        let seen = refusals::baseline_ended(seen, 10);
+        let now = plan(&seen, &settings(), at(9_999));
+        assert_eq!((now.status.phase, &now.facts), (Some(Phase::Running), &Vec::new()));
+    }
+}
+
 #[test]
 fn a_sidecar_without_its_image_is_no_obstacle_of_a_run_that_goes_on() {
     let mut seen = running();

@@ -285,17 +285,17 @@ fn a_pod_whose_volume_is_on_another_node_is_named() {
     );
 }
 
-/// A node was bought for it.
+/// A node was bought for it. Kubelets before 1.36 say nothing of a first image that is pulled for a quarter of an hour.
 #[test]
-fn the_time_for_its_volume_counts_from_when_a_pod_has_a_node() {
+fn the_time_for_its_volume_counts_from_when_a_pod_has_a_node_and_is_long_enough_for_an_image() {
     let scheduled =
         json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T12:15:00Z"});
     let status = json!({"phase": "Pending", "conditions": [scheduled]});
     let seen = with_pod(&json!({"nodeName": "n", "containers": []}), &status);
     let seen = baseline_ended(seen, 0);
     assert!(plan(&seen, &settings(), at(1_020)).status.message.unwrap().contains("none of its containers"));
-    assert_eq!(plan(&seen, &settings(), at(1_499)).status.phase, Some(Phase::Running));
-    assert_eq!(plan(&seen, &settings(), at(1_500)).status.phase, Some(Phase::Failed));
+    assert_eq!(plan(&seen, &settings(), at(2_699)).status.phase, Some(Phase::Running));
+    assert_eq!(plan(&seen, &settings(), at(2_700)).status.phase, Some(Phase::Failed));
 }
 
 /// It is created again when the claim is there.

@@ -238,7 +238,7 @@ fn a_store_that_refuses_again_is_named_without_a_change_of_the_reason() {
     // The event of the Job comes before that of the pod would.
     std::sync::Arc::make_mut(first.jobs.get_mut(CHECK).unwrap()).failed.as_mut().unwrap().since = at(2);
     first = with_status(first.clone(), &later(&first, 3));
-    let ended = later(&first, 60);
+    let ended = later(&first, 95);
     assert_eq!(uploaded(&ended).0, reasons::UPLOAD_NOT_POSSIBLE);
     assert!(uploaded(&ended).1.contains("SourceUnauthorized: no"), "{}", uploaded(&ended).1);
     // Nothing was ever seen of this one.
@@ -246,7 +246,7 @@ fn a_store_that_refuses_again_is_named_without_a_change_of_the_reason() {
     silent = with_status(silent.clone(), &planned(&silent));
     add_uploader(&mut silent, CHECK, Some((10, "")));
     silent.pods.retain(|pod| !pod.name().starts_with(CHECK));
-    assert_eq!(uploaded(&later(&silent, 60)).0, reasons::UPLOAD_NOT_POSSIBLE);
+    assert_eq!(uploaded(&later(&silent, 100)).0, reasons::UPLOAD_NOT_POSSIBLE);
 }
 
 #[test]
