@@ -46,8 +46,8 @@ pub struct Target<'a> {
 pub struct Query {
     text: String,
     bare_counters: Vec<String>,
-    rate: Option<String>,
-    total: Option<String>,
+    rate: Option<&'static str>,
+    total: Option<&'static str>,
 }
 
 /// Of what is stored with histories of scaling, so that they go on: without what the text implies.
@@ -83,13 +83,13 @@ impl Query {
     }
 
     /// The first function that makes a rate or an increase of a counter, such as `rate`.
-    pub fn rate(&self) -> Option<&str> {
-        self.rate.as_deref()
+    pub fn rate(&self) -> Option<&'static str> {
+        self.rate
     }
 
     /// The first operator that makes one series of several pods, such as `sum` without `by`, or `sum by (code)`.
-    pub fn total(&self) -> Option<&str> {
-        self.total.as_deref()
+    pub fn total(&self) -> Option<&'static str> {
+        self.total
     }
 }
 

@@ -305,7 +305,8 @@ impl Counting {
         let Tracks { stable, candidate } = &mut self.versions;
         let is_over = at.saturating_sub(self.counted) >= POOLED_FOR;
         let have_gained = stable.gained.requests + candidate.gained.requests > 0.0;
-        if !is_over && !(have_gained && stable.is_complete() && candidate.is_complete()) {
+        let is_complete = have_gained && stable.is_complete() && candidate.is_complete();
+        if !is_over && !is_complete {
             return (Found::Pooled, None);
         }
         self.counted = at;

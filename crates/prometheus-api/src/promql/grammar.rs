@@ -26,8 +26,8 @@ pub(super) struct Grammar<'a> {
     scope: Scope,
     out: String,
     bare_counters: Vec<String>,
-    rate: Option<String>,
-    total: Option<String>,
+    rate: Option<&'static str>,
+    total: Option<&'static str>,
 }
 
 /// Whether series of several pods become one.
@@ -186,9 +186,7 @@ impl<'a> Grammar<'a> {
             let word = text::cut(word, 64);
             return Err(self.refusal(format!("'{word}' is not a function that the controller allows")));
         }
-        if RATES.contains(&word.as_str()) {
-            self.rate.get_or_insert_with(|| word.clone());
-        }
+        self.rate = self.rate.or(RATES.into_iter().find(|rate| *rate == word));
         self.next += 1;
         self.write(&[&word]);
         self.arguments(OF_COUNTERS.contains(&word.as_str()))
@@ -205,7 +203,7 @@ impl<'a> Grammar<'a> {
             None => self.grouping()?,
         };
         if grouping != Some(Grouping::KeepsPods) {
-            self.total.get_or_insert_with(|| operator.to_owned());
+            self.total = self.total.or(AGGREGATIONS.into_iter().find(|known| *known == operator));
         }
         Ok(())
     }

@@ -210,10 +210,10 @@ fn with_the_flag_every_namespace_may_be_read() {
 #[test]
 fn a_counter_without_its_rate_is_named() {
     let rate = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().rate;
-    assert_eq!(rate("sum(rate(a_total[1m])) / sum(increase(b_total[1m]))").as_deref(), Some("rate"));
+    assert_eq!(rate("sum(rate(a_total[1m])) / sum(increase(b_total[1m]))"), Some("rate"));
     assert_eq!(rate("sum(a_total) or vector(0)"), None);
     let total = |query: &str| Query::parse(query, TARGET, Scope::Namespace).unwrap().total;
-    assert_eq!(total("a - sum(b_total) or vector(0)").as_deref(), Some("sum"));
+    assert_eq!(total("a - sum(b_total) or vector(0)"), Some("sum"));
     for lost in ["sum by () (a)", "sum(a) by (code)", "sum without (le, pod) (a)", "max(sum by (pod) (a))"] {
         assert!(total(lost).is_some(), "{lost}");
     }
