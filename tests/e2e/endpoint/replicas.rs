@@ -59,10 +59,10 @@ async fn watched(scene: &Scene<'_>, act: impl Future<Output = ()>) -> Seen {
         });
         None::<()>
     });
-    let act = async {
+    let act = Box::pin(async {
         is_listed.wait_for(|is_listed| *is_listed).await.expect("the watches go on");
         act.await;
-    };
+    });
     tokio::select! {
         () = replicas => {}
         () = ready => {}
@@ -137,15 +137,15 @@ async fn the_number_of_the_autoscaler_stays_until_the_spec_counts_again() {
     inferences.patch_scale("chat", &PatchParams::default(), &scale).await.unwrap();
     until_ready(&scene, "chat").await;
     // Neither a change of the spec nor another autoscaler takes it back.
-    let seen = watched(&scene, async {
+    let script = async {
         change(&scene, "chat", json!({"replicas": 2, "args": ["--seed=1"]})).await;
         until_inference(&scene, "chat", "with the argument", |inference| !inference.spec.args.is_empty())
             .await;
         let other = json!({"metrics": by_cpu()["metrics"], "metricType": null, "targetValue": null});
         change(&scene, "chat", json!({"autoscaling": other})).await;
         wait_for(&scene.api::<HorizontalPodAutoscaler>(), "chat", "there", within(), |_| true).await;
-    })
-    .await;
+    };
+    let seen = watched(&scene, Box::pin(script)).await;
     assert_eq!(seen.replicas, BTreeSet::from([4]), "{seen:?}");
     change(&scene, "chat", json!({"replicas": 2, "autoscaling": null})).await;
     until_inference(&scene, "chat", "with 2 replicas", |inference| inference.spec.replicas == 2).await;
