@@ -62,6 +62,8 @@ pub(crate) struct Queries {
     pub(crate) prometheus: Box<AnalysisPrometheus>,
     /// Names of the Services.
     pub(crate) services: Tracks<String>,
+    /// Stable gets no requests in this step, and gateways may forget it.
+    pub(crate) stable_may_be_silent: bool,
 }
 
 /// What a look has read.
@@ -246,7 +248,9 @@ impl Counting {
     }
 
     fn asks_others(&self, queries: &Queries) -> bool {
-        self.queries.as_ref() != Some(queries)
+        self.queries.as_ref().is_none_or(|known| {
+            (&known.prometheus, &known.services) != (&queries.prometheus, &queries.services)
+        })
     }
 
     /// Whether a series that is new now began at 0.
@@ -285,9 +289,10 @@ impl Counting {
         let Tracks { stable, candidate } = &mut self.versions;
         stable.advance(&answers.stable, counts_new);
         candidate.advance(&answers.candidate, counts_new);
-        // At weight 100, stable has no requests, and soon no series.
+        // Without requests, stable soon has no series.
+        let stable_must = !queries.stable_may_be_silent && stable.has_spoken && stable.last != Some(0);
         let must_speak = [
-            (stable.has_spoken && stable.last != Some(0), &answers.stable, &queries.services.stable),
+            (stable_must, &answers.stable, &queries.services.stable),
             (candidate.has_spoken || age > APPEARS_WITHIN, &answers.candidate, &queries.services.candidate),
         ];
         let silent = must_speak.iter().find(|(must, answers, _)| *must && answers.requests.now.is_empty());
@@ -341,8 +346,9 @@ impl Counting {
 impl Version {
     fn advance(&mut self, Answers { requests, bad }: &Answers, counts_new: bool) {
         for (known, answer) in [(&mut self.requests, requests), (&mut self.bad, bad)] {
+            // Also where they are less than what was known long ago.
             for before in answer.before.iter().flatten() {
-                known.advance(before, false);
+                known.0.extend(before.iter().map(|(series, value)| (*series, Series::new(*value))));
             }
         }
         self.has_spoken |= !requests.now.is_empty();

@@ -200,6 +200,31 @@ fn a_version_without_requests_is_waited_for_once() {
     assert_eq!(counts(counting.found(&gone, (300, 360), 260)), Some([(0, 0), (10, 0)]));
 }
 
+/// The gateway drops a version without a share at once.
+#[test]
+fn at_weight_100_stable_may_have_no_series_from_the_beginning() {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    let gone = |candidate: f64| {
+        let mut gone = looked((0.0, 0.0), Some((candidate, 0.0)));
+        gone.read.as_mut().unwrap().stable.requests.now.clear();
+        gone.queries.stable_may_be_silent = true;
+        gone
+    };
+    assert_eq!(counting.found(&gone(20.0), (100, 115), 15), (Found::Pooled, None));
+    assert_eq!(counts(counting.found(&gone(30.0), (100, 221), 121)), Some([(0, 0), (20, 0)]));
+    assert_eq!(counts(counting.found(&gone(40.0), (221, 236), 136)), Some([(0, 0), (10, 0)]));
+    assert!(!counting.begins(&gone(40.0).queries), "the same queries");
+}
+
+/// Of an engine that began anew between two candidates.
+#[test]
+fn a_step_begins_with_the_values_of_its_time_also_if_they_are_less_than_before() {
+    let counting = counting((100_000.0, 900.0), Some((10.0, 0.0)));
+    let mut next = counting.in_next_step();
+    let look = before((70_000.0, 600.0), (20.0, 0.0), looked((70_090.0, 601.0), Some((30.0, 0.0))));
+    assert_eq!(counts(next.found(&look, (300, 315), 15)), Some([(90, 1), (10, 0)]));
+}
+
 /// A pod may not have been scraped just when the queries were asked first.
 #[test]
 fn an_old_series_that_appears_soon_after_the_beginning_is_not_counted_from_0() {
@@ -292,6 +317,7 @@ fn queries(bad: &str) -> Queries {
             ca_secret_name: None,
         }),
         services: Tracks { stable: "chat".to_owned(), candidate: "chat-canary".to_owned() },
+        stable_may_be_silent: false,
     }
 }
 

@@ -248,7 +248,11 @@ pub(super) fn look(
                 known: analysed.bound(metric.name),
             })
             .collect(),
-        queries: analysis.prometheus.clone().map(|prometheus| Queries { prometheus, services }),
+        queries: analysis.prometheus.clone().map(|prometheus| Queries {
+            prometheus,
+            services,
+            stable_may_be_silent: canary.is_some_and(|canary| canary.weight_percent == 100),
+        }),
     };
     (Some(ask), None)
 }
