@@ -41,6 +41,7 @@
 //! - `tests/hub-server`: Hugging Face and ModelScope.
 //! - `tests/fake-prometheus`: a Prometheus-compatible server with set answers.
 //! - `tests/fake-api`: the API server of the runtime's tests and of benches.
+//! - `tests/scripted-server`: a server that answers with the bytes of a script, right or wrong.
 //! - `tests/s3-server`: a real S3 server over a folder.
 //! - `tests/pause`: holds the namespaces of a pod.
 //! - `tests/bench`: measures.

@@ -1,7 +1,7 @@
 //! The null downloader of `cargo xtask bench transfer`: the ranged GETs of a pull, by the same client and as many at
 //! once, with bodies that are counted and thrown away. What it takes is what the store, the line and
-//! this client take. Of a hub it writes the bytes to a file and compares nothing; with `hash` it computes the SHA-256 of
-//! each range, which is the work of a checked file, on all processors and while the bytes are in their cache.
+//! this client take. Of a hub it writes the bytes to a file and compares nothing. With `hash` it also computes the SHA-256 of
+//! each range. That is the work of a checked file, on all processors and while the bytes are in their cache.
 #![expect(clippy::print_stdout, reason = "the count is what the bench reads")]
 
 use std::{error::Error, fs::File, ops::Range, os::unix::fs::FileExt as _, sync::Arc};

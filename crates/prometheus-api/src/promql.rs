@@ -5,10 +5,10 @@
 //!                        └── each selector: {namespace="demo", …}, or a refusal with its position
 //! ```
 //!
-//! The query of one user must not read another namespace, so it is understood completely or refused: an unknown function,
-//! a metric that is called like an operator, and syntax that only one of the servers has are refusals. The result is
-//! written from tokens, never copied, so that what was checked and what a server reads cannot differ: every name of a
-//! metric is followed by braces, and every string is quoted in the same way.
+//! The query of one user must not read another namespace, so it is understood completely or refused. Refused are unknown
+//! functions, metrics that are called like an operator, and syntax that only one of the servers has. The result is written
+//! from tokens and never copied, so that what was checked and what a server reads cannot differ. In it, braces follow every
+//! name of a metric, and every string is quoted in the same way.
 //!
 //! It does not check types or the number of arguments; the server does.
 

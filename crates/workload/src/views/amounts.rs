@@ -24,8 +24,8 @@ impl Extended {
     }
 }
 
-/// The effective request of a pod, by the scheduler's rule: the sum of containers and sidecars, or the largest sum of one
-/// other init container and the sidecars before it, whichever is larger.
+/// The effective request of a pod, by the scheduler's rule. It is the larger of two: the sum of containers and sidecars, and
+/// the largest sum of one other init container and the sidecars before it.
 pub(crate) fn held(init_containers: &[ContainerSpec], containers: &[ContainerSpec]) -> Extended {
     type Amounts = BTreeMap<Box<str>, i64>;
     fn add(sum: &mut Amounts, container: &ContainerSpec) {

@@ -265,8 +265,8 @@ fn a_version_without_series_is_waited_for_and_then_it_is_said() {
     }
 }
 
-/// Answers queries of a Service at a time, which is 15 s after the request if it names none, with a counter: that of requests
-/// has ten times the time, that of errors of the candidate twice the time.
+/// Answers queries of a Service with a counter. That of requests has ten times the time of the query. That of the candidate's
+/// errors has twice that time, and stable has none. Without a time, the query is of 15 s after the beginning.
 async fn server() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
