@@ -302,6 +302,8 @@ pub(crate) fn counted(
             kept.push(pod);
         }
     }
+    // What was new is listed from now on. A list that is sorted by that would be written twice.
+    kept.sort_by_cached_key(|pod| (pod.deleted_time.as_ref().map(|gone| Reverse(gone.0)), pod.uid.clone()));
     Tokens { ended, pods: kept }
 }
 
@@ -333,6 +335,16 @@ mod tests {
         assert_eq!((total(&gone), gone.pods.len(), gone.ended), (7, 1, 0));
         let later = counted(&gone, &noted(&[("a", 7)]), &BTreeSet::new(), at(130));
         assert_eq!((total(&later), later.pods.len(), later.ended), (7, 0, 7));
+    }
+
+    /// Otherwise a worker that is read a little later would cost a second write of the status.
+    #[test]
+    fn the_list_has_the_same_order_once_all_its_pods_are_stored() {
+        let (noted, present) = (noted(&[("a", 5), ("b", 5)]), BTreeSet::from(["a", "b"]));
+        let both = counted(&list(&[("b", 5)]), &noted, &present, at(0));
+        assert_eq!(counted(&both, &noted, &present, at(10)), both);
+        let gone = counted(&list(&[("b", 5)]), &noted, &BTreeSet::new(), at(20));
+        assert_eq!(counted(&gone, &noted, &BTreeSet::new(), at(30)), gone);
     }
 
     #[test]
