@@ -322,6 +322,8 @@ pub const ROUTE_REJECTED: &str = "RouteRejected";
 pub const BACKEND_NOT_RESOLVED: &str = "BackendNotResolved";
 /// Another manager keeps changing the route.
 pub const ROUTE_CONTESTED: &str = "RouteContested";
+/// The cluster has a release of the Gateway API without a field of the route.
+pub const EXPERIMENTAL_FIELD_REFUSED: &str = "ExperimentalFieldRefused";
 
 // CanaryProgressing and CanaryHealthy of AIInference.
 /// `CanaryProgressing`: the pods of the candidate come up.

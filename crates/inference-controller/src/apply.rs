@@ -294,6 +294,11 @@ async fn note_apart(
             if !known || note.is_some() {
                 let message = note.as_ref().map(|note| note.message.clone());
                 let message = message.unwrap_or_else(|| format!("another manager keeps changing {what}"));
+                let fix = match what {
+                    ROUTE => "; let it change another route, or set spec.routeRef in place of spec.gateway",
+                    _ => "",
+                };
+                let message = message + fix;
                 ctx.apart.is_new(uid(inference), what, (reason, message));
                 // A condition says so.
                 done.contest = Some(Duration::ZERO);
@@ -311,8 +316,11 @@ async fn note_apart(
         Err(Ok(refusal)) => refusal,
     };
     done.contest = done.contest.into_iter().chain([ctx.defaults.refusal_retry]).min();
-    let message = format!("{what} is not written: {}; the pods serve without it", refusal.message());
+    let is_old = refusal.is_of_older_kind() && [ROUTE, GRPC_ROUTE].contains(&what);
+    let fix = if is_old { "; install version 1.2 or later of the Gateway API" } else { "" };
+    let message = format!("{what} is not written: {}; the pods serve without it{fix}", refusal.message());
     let reason = match refusal {
+        _ if is_old => reasons::EXPERIMENTAL_FIELD_REFUSED,
         Refusal::OwnershipConflict(_) | Refusal::Leftover { .. } => reasons::OWNERSHIP_CONFLICT,
         Refusal::Invalid(_) => reasons::INVALID_SPEC,
         Refusal::Denied(_) => reasons::DENIED,

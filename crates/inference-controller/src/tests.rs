@@ -76,6 +76,7 @@ pub(crate) fn pod(parts: &str) -> PodView {
         },
         "spec": {
             "nodeName": parts["node"],
+            "schedulingGates": named(&parts["gates"]).iter().map(|gate| json!({"name": gate})).collect::<Vec<_>>(),
             "containers": [{"resources": {"requests": {"nvidia.com/gpu": parts["gpus"].as_i64().unwrap_or(0).to_string()}}}],
         },
         "status": {

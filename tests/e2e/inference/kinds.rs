@@ -202,4 +202,33 @@ async fn pools_of_an_older_release_of_their_kind_are_written_and_accepted() {
     assert_eq!(before.len(), 2);
     until_renewed(&scene, 2).await;
     assert_eq!(versions().await, before, "nothing is written at rest");
+
+    // Of the kind HTTPRoute, too, an older release: without `timeouts` a gateway with Envoy ends answers after 15 s.
+    let kinds = scene.cluster_api::<CustomResourceDefinition>();
+    let path = |version: usize| {
+        format!(
+            "/spec/versions/{version}/schema/openAPIV3Schema/properties/spec/properties/rules/items/properties/timeouts"
+        )
+    };
+    let name = "httproutes.gateway.networking.k8s.io";
+    let served = kinds.get(name).await.unwrap().spec.versions.len();
+    let older: Vec<Value> =
+        (0..served).map(|version| json!({"op": "remove", "path": path(version)})).collect();
+    let older = Patch::Json::<()>(serde_json::from_value(Value::Array(older)).unwrap());
+    kinds.patch(name, &PatchParams::default(), &older).await.unwrap();
+    change(&scene, "chat", json!({"gateway": {"hostnames": ["other.example.com"]}})).await;
+    wait_for(&inferences, "chat", "a field is refused", within(), |inference: &AIInference| {
+        condition(inference, conditions::TRAFFIC_READY).is_some_and(|traffic| {
+            traffic.reason == "ExperimentalFieldRefused"
+                && traffic.message.contains("timeouts")
+                && traffic.message.ends_with("install version 1.2 or later of the Gateway API")
+        })
+    })
+    .await;
+    let route = routes(&scene).get("chat").await.unwrap();
+    until_renewed(&scene, 2).await;
+    assert_eq!(
+        routes(&scene).get("chat").await.unwrap().metadata.resource_version,
+        route.metadata.resource_version
+    );
 }

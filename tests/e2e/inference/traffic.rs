@@ -1,5 +1,7 @@
 //! The route through a Gateway, and two versions that share its requests.
 
+use std::collections::BTreeSet;
+
 use api::{
     aiinference::{AIInference, traffic::CanaryPhase},
     conditions,
@@ -7,12 +9,13 @@ use api::{
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Pod, Service},
+    events::v1::Event,
     policy::v1::PodDisruptionBudget,
 };
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tests::{
-    Scene,
+    Scene, ask_until,
     gateway::{Gateway, Version, grpc_routes, install_pools, order, pools, routes},
     simulated, wait_for, wait_until_gone, within,
 };
@@ -166,6 +169,77 @@ async fn a_candidate_gets_its_shares_becomes_stable_and_is_folded_without_a_rest
     assert_eq!(inference.status.unwrap().min_stable_replicas, None);
     assert_eq!(stable_pods(&scene).await, served, "no pod restarts");
     assert_eq!(stand_in.versions().len(), 6, "no route is written");
+    // Of the ReplicaSets.
+    let created: BTreeSet<String> = events_of(&scene, "ReplicaSet")
+        .await
+        .into_iter()
+        .filter(|(reason, _)| reason == "SuccessfulCreate")
+        .map(|(_, note)| note)
+        .collect();
+    assert_eq!(
+        created.len(),
+        2 + 1 + 2,
+        "of stable, of the candidate, of stable with its version: {created:?}"
+    );
+    let events = events_of(&scene, "AIInference").await;
+    let said = |reason: &str| -> BTreeSet<&str> {
+        events.iter().filter(|(known, _)| known == reason).map(|(_, note)| &**note).collect()
+    };
+    let shifts =
+        ["0 % -> 10 % of the requests", "10 % -> 50 % of the requests", "50 % -> 0 % of the requests"];
+    assert_eq!(said("TrafficShifted"), BTreeSet::from(shifts));
+    assert_eq!(said("CanaryStarted"), BTreeSet::from([&*format!("candidate {revision} starts")]));
+    assert_eq!(said("CanaryPromoted"), BTreeSet::from([&*format!("stable has version {revision}")]));
+}
+
+/// Reasons and words of all events about objects of this kind.
+async fn events_of(scene: &Scene<'_>, kind: &str) -> Vec<(String, String)> {
+    let all = scene.api::<Event>().list(&ListParams::default()).await.unwrap();
+    let is_of_kind =
+        |event: &Event| event.regarding.as_ref().and_then(|known| known.kind.as_deref()) == Some(kind);
+    let all = all.items.into_iter().filter(is_of_kind);
+    all.map(|event| (event.reason.unwrap_or_default(), event.note.unwrap_or_default())).collect()
+}
+
+#[tokio::test]
+async fn an_edit_of_the_route_is_taken_back_and_a_manager_that_goes_on_holds_the_canary() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    create(&scene, "chat", json!({"image": "engine:1", "drainSeconds": 5, "gateway": gateway()})).await;
+    until_ready(&scene, "chat").await;
+    let (routes, inferences) = (routes(&scene), scene.api::<AIInference>());
+    let theirs = json!(["other.example.com"]);
+    let params = PatchParams { field_manager: Some("other-operator".to_owned()), ..PatchParams::default() };
+    let edit = Patch::Merge(json!({"spec": {"hostnames": theirs}}));
+    let edited = routes.patch("chat", &params, &edit).await.unwrap();
+    let restored = wait_for(&routes, "chat", "its host name again", within(), |route: &DynamicObject| {
+        route.metadata.generation > edited.metadata.generation && route.data["spec"]["hostnames"] != theirs
+    })
+    .await;
+    assert_eq!(restored.data["spec"]["hostnames"], json!(["chat.example.com"]));
+
+    let message = ask_until("a contest", within(), async || {
+        if routes.get("chat").await.unwrap().data["spec"]["hostnames"] != theirs {
+            routes.patch("chat", &params, &edit).await.unwrap();
+        }
+        let inference = inferences.get("chat").await.unwrap();
+        let traffic =
+            condition(&inference, conditions::TRAFFIC_READY).filter(|it| it.reason == "RouteContested");
+        traffic.map(|traffic| traffic.message.clone()).ok_or("there is none")
+    })
+    .await;
+    assert!(message.contains("other-operator") && message.contains("spec.routeRef"), "{message}");
+    change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
+    wait_for(&inferences, "chat", "the canary is held", within(), |inference: &AIInference| {
+        let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
+        let progressing = condition(inference, conditions::CANARY_PROGRESSING);
+        canary.is_some_and(|canary| canary.ready_replicas == 1 && canary.weight_percent == 0)
+            && progressing
+                .is_some_and(|it| it.message.starts_with("no step begins while the route is contested"))
+    })
+    .await;
+    let shares = weights(&stand_in.versions());
+    assert!(shares.iter().all(|share| [(100, None), (100, Some(0))].contains(share)), "{shares:?}");
 }
 
 /// The kind GRPCRoute is installed while the service runs, and its gateway answers late.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use api::aiinference::Rollout;
+use api::{aiinference::Rollout, labels};
 use jiff::Timestamp;
 use workload::{
     faults::{gpu::Fit, quota::Exceeded},
@@ -45,6 +45,8 @@ pub(super) struct Order {
 
 /// Part of the scheduler's message about a ReadWriteOncePod claim that is in use.
 const USED_BY_A_POD: &str = "PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+/// Of Kueue, in the name of its gate.
+const KUEUE: &str = "kueue.x-k8s.io/";
 /// The entry of a quota in `shortages`; other entries are uids of pods.
 const QUOTA: &str = "quota";
 /// A watch that fails usually resumes within this time.
@@ -132,7 +134,9 @@ fn shortages(valid: &ValidInference, revision: &Revision<'_>, observed: &Observe
     let of_quota = is_short_of_quota(valid, observed).then(|| QUOTA.to_owned());
     let pods = revision.pods.iter().map(AsRef::as_ref);
     let of_pods = pods.filter(|pod| {
-        is_short_of_gpus(valid, revision, observed, pod) || waits_for_claim(valid, observed, pod)
+        is_short_of_gpus(valid, revision, observed, pod)
+            || waits_for_claim(valid, observed, pod)
+            || waits_for_queue(valid, observed, pod)
     });
     of_quota.into_iter().chain(of_pods.map(|pod| pod.uid().to_owned())).collect()
 }
@@ -206,6 +210,23 @@ fn waits_for_claim(valid: &ValidInference, observed: &Observed, pod: &PodView) -
     }
     let is_in_use = pod.scheduled.as_ref().is_some_and(|scheduled| scheduled.message.contains(USED_BY_A_POD));
     pod.is_unschedulable() && is_in_use && pod.insufficient_resources().next().is_none()
+}
+
+/// Whether Kueue holds the new pod back, and the old ones have what it needs in the same queue.
+fn waits_for_queue(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
+    let is_gated = pod.scheduled.as_ref().is_some_and(|scheduled| scheduled.reason == "SchedulingGated");
+    let is_of_kueue = !pod.gates.is_empty() && pod.gates.iter().all(|gate| gate.starts_with(KUEUE));
+    let queue = observed.inference.spec.pods.pod_labels.get(labels::KUEUE_QUEUE_NAME);
+    let (Some(queue), Some(gpus), true) = (queue, valid.gpus.as_ref(), is_gated && is_of_kueue) else {
+        return false;
+    };
+    let label = format!("\"{}\":\"{queue}\"", labels::KUEUE_QUEUE_NAME);
+    let is_of_queue = |older: &OlderRevision| {
+        older.revision.rendered.as_ref().is_some_and(|rendered| rendered.template.contains(&label))
+    };
+    // Holds for every old pod, because the ReplicaSet chooses which one is deleted.
+    observed.older.iter().all(is_of_queue)
+        && observed.others().all(|old| old.held.of(&gpus.resource) >= i64::from(gpus.count))
 }
 
 #[cfg(test)]

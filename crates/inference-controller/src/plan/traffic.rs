@@ -3,6 +3,7 @@
 //! - `state.rs`: the canary as a state machine.
 //! - `analysis.rs`: what the requests of both versions say of the candidate.
 //! - `evidence.rs`: a crash or a verdict against it, and the next look at the engines.
+//! - `start.rs`: whether a candidate tries to become ready for too long.
 //! - `drain.rs`: whether requests still run in the engines of a candidate that gets no more.
 //! - `gate.rs`: the evaluation that lets a candidate have requests.
 //! - `route.rs`: the HTTPRoute, and what the gateways say about it. `referred.rs`: that of `spec.routeRef`.
@@ -16,7 +17,7 @@ use api::{
     aiinference::{
         AIInferenceStatus,
         analysis::AnalysisStatus,
-        traffic::{Canary, CanaryPhase, CanaryStatus, Pin, RouteStatus},
+        traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
     },
     reasons,
 };
@@ -71,6 +72,7 @@ mod referred;
 pub(crate) mod report;
 mod route;
 mod routes;
+mod start;
 mod state;
 
 /// All that follows from `spec.gateway` and `spec.canary`.
@@ -152,7 +154,12 @@ pub(super) fn traffic(
         ..seen(stable, of_stable, valid.as_ref().zip(of_candidate.as_ref()), observed)
     };
     let stopped = drain::stopped(observed, &seen, now);
-    let seen = Seen { is_given_up: stopped.is_over, ..seen };
+    let of_pods = || {
+        let (valid, version, decided) = (valid.as_ref()?, version?, of_candidate.as_ref()?);
+        Some(conditions::of_valid(valid, version, decided, now))
+    };
+    let start = start::start(observed, (before_of_version, spec), &seen, of_pods, now);
+    let seen = Seen { is_given_up: stopped.is_over, is_overdue: start.is_overdue, ..seen };
     let promoted = status.and_then(|status| status.promoted_revision.as_deref());
     let decision = next(before, promoted, inference.spec.canary.as_ref(), &seen, now);
     let routes = seen_routes(observed);
@@ -192,6 +199,7 @@ pub(super) fn traffic(
             .chain(wait_for_look)
             .chain(wait_for_finding)
             .chain(stopped.wait)
+            .chain(start.wait)
             .chain(looks_again(observed))
             .min(),
         needs_endpoint,
@@ -240,7 +248,8 @@ pub(super) fn traffic(
     traffic.verdicts = verdicts;
     traffic.requeue_after =
         traffic.requeue_after.into_iter().chain(unanswered.as_ref().map(|(_, wait)| *wait)).min();
-    traffic.own_facts = unanswered.map(|(fact, _)| fact).into_iter().chain(stopped.fact).collect();
+    traffic.own_facts =
+        unanswered.map(|(fact, _)| fact).into_iter().chain(stopped.fact).chain(start.fact).collect();
     traffic.notes = report::notes(before, canary.as_ref(), inference.spec.canary.as_ref(), analysed.as_ref());
     traffic.canary = canary;
     traffic
@@ -304,17 +313,13 @@ pub(super) fn waits_for_gateways(observed: &Observed) -> bool {
 impl Traffic {
     /// The facts of the last plan, where only that of the route was looked at. `None`: it has not changed.
     pub(super) fn facts_of_kept(&self, observed: &Observed) -> Option<Vec<String>> {
-        let was = observed.facts.contains_key(report::UNANSWERED);
-        // This plan does not look at the gateways, so a later wait begins anew.
-        if was != self.own_facts.is_empty() && !waits_for_gateways(observed) {
-            return None;
-        }
-        let others = observed
-            .facts
-            .keys()
-            .filter(|fact| ![report::UNANSWERED, drain::STOPPED].contains(&fact.as_str()));
-        let others = others.cloned();
-        Some(others.chain(self.own_facts.iter().cloned()).collect())
+        // This plan does not look at gateways and pods, so a later wait for them begins anew.
+        let unseen = [report::UNANSWERED, drain::STOPPED, start::UNREADY];
+        let others = observed.facts.keys().filter(|fact| !unseen.contains(&fact.as_str())).cloned();
+        let kept: Vec<String> = others.chain(self.own_facts.iter().cloned()).collect();
+        let is_same =
+            kept.len() == observed.facts.len() && kept.iter().all(|fact| observed.facts.contains_key(fact));
+        (!is_same).then_some(kept)
     }
 
     /// Its parts of the status.
@@ -375,7 +380,9 @@ fn seen(
         is_stopped: stable.replicas == 0,
         stable_has_endpoint: observed.pods().any(|pod| pod.is_ready),
         gate: Gate::Open,
-        pin_refusal: pin_refusal(observed),
+        rules_refused: rules_refused(observed),
+        is_contested: report::is_contested(observed),
+        is_overdue: None,
         finding: Finding::NotAsked,
         latest_failure: None,
         stable_is_complete: is_only
@@ -390,8 +397,7 @@ fn seen(
     }
 }
 
-fn pin_refusal(observed: &Observed) -> Option<String> {
-    observed.inference.spec.canary.as_ref().filter(|canary| canary.pin == Pin::Cookie)?;
+fn rules_refused(observed: &Observed) -> Option<String> {
     match answer_of(observed)? {
         Answer::Refused { reason: reasons::ROUTE_REJECTED, message } => Some(message),
         Answer::Refused { .. } | Answer::Missing | Answer::Accepted => None,

@@ -61,6 +61,11 @@ impl Refusal {
         }
     }
 
+    /// The cluster has an older release of the kind, without a field that was written.
+    pub fn is_of_older_kind(&self) -> bool {
+        matches!(self, Self::Invalid(message) if message.contains(UNDECLARED))
+    }
+
     /// The refusal that this error is, or the error itself.
     pub fn of(error: ApplyError) -> Result<Self, ApplyError> {
         match &error {
@@ -94,6 +99,9 @@ impl Refusal {
     }
 }
 
+/// Of the API server's words about an apply with a field that its version of the kind does not have. It answers so with 500.
+const UNDECLARED: &str = "field not declared in schema";
+
 enum Verdict {
     Invalid,
     Denied,
@@ -106,6 +114,7 @@ fn verdict(status: &Status) -> Option<Verdict> {
     match status.code {
         400..=499 if is_denied => Some(Verdict::Denied),
         422 => Some(Verdict::Invalid),
+        500 if status.message.contains(UNDECLARED) => Some(Verdict::Invalid),
         403 if !is_missing_right(status) => Some(Verdict::Denied),
         _ => None,
     }
@@ -209,6 +218,11 @@ mod tests {
     fn an_invalid_object_is_no_denial() {
         let message = "Deployment.apps \"chat\" is invalid: spec.replicas: Invalid value: -1";
         assert!(matches!(refused(422, message), Ok(Refusal::Invalid(_))));
+        assert!(!refused(422, message).unwrap().is_of_older_kind());
+        let older = "failed to create typed patch object (demo/chat; gateway.networking.k8s.io/v1, Kind=HTTPRoute): \
+                     .spec.rules[0].timeouts: field not declared in schema";
+        assert!(refused(500, older).unwrap().is_of_older_kind());
+        assert!(refused(500, "etcdserver: request timed out").is_err());
     }
 
     #[test]

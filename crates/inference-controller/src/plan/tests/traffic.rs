@@ -17,6 +17,7 @@ mod drain;
 mod early_end;
 mod gate;
 mod kinds;
+mod start;
 
 const READY: &str = "{name: new, ready: true, node: gpu-1, phase: Running, gpus: 1}";
 

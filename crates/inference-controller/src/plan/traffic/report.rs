@@ -183,7 +183,8 @@ fn progressing(
     }
     let spec = &observed.inference.spec;
     let steps = canary.map_or(0, |canary| canary.steps.len());
-    let share = format!("the candidate has {} % of the requests", status.weight_percent);
+    let held = if is_contested(observed) { "; no step follows while the route is contested" } else { "" };
+    let share = format!("the candidate has {} % of the requests{held}", status.weight_percent);
     match status.phase {
         Some(CanaryPhase::Starting) | None => starting(observed, status, assessment),
         Some(CanaryPhase::Dark) => {
@@ -375,6 +376,9 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
     }
     let spec = &observed.inference.spec;
     let message = match answer_of(observed) {
+        _ if is_contested(observed) => {
+            "no step begins while the route is contested; see TrafficReady".to_owned()
+        }
         _ if spec.gateway.is_none() && spec.route_ref.is_none() => "the candidate is ready".to_owned(),
         Some(Answer::Accepted) => {
             format!(
@@ -387,6 +391,18 @@ fn starting(observed: &Observed, status: &CanaryStatus, assessment: Option<&Asse
         }
     };
     says(true, reasons::CANARY_STARTING, message)
+}
+
+/// What keeps its pods from becoming ready. `None`: they are ready, or on their way.
+pub(super) fn obstacle(assessment: &Assessment) -> Option<&str> {
+    unready(Some(assessment)).filter(|ready| !is_coming(ready.reason)).map(|ready| &*ready.message)
+}
+
+/// Another manager keeps changing a route.
+pub(super) fn is_contested(observed: &Observed) -> bool {
+    let of_route = [ROUTE, GRPC_ROUTE, POOLS, WEIGHTS];
+    let complaints = of_route.into_iter().filter_map(|what| observed.apart.get(what));
+    complaints.into_iter().any(|(reason, _)| *reason == reasons::ROUTE_CONTESTED)
 }
 
 /// Why its pods are not ready.

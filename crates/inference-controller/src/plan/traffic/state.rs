@@ -12,6 +12,7 @@ use runtime::write::conditions::whole_seconds;
 use workload::time::remaining;
 
 pub(crate) use self::seen::{Finding, Gate, Next, Pods, Route, Seen, Share, Wanted};
+pub(crate) use self::steps::waits_for_pods;
 use self::steps::{Steps, going_on, share_of};
 
 mod seen;

@@ -19,8 +19,12 @@ pub(crate) struct Seen {
     pub(crate) stable_is_complete: bool,
     pub(crate) candidate: Pods,
     pub(crate) gate: Gate,
-    /// What a gateway has against the rules with `canary.pin`.
-    pub(crate) pin_refusal: Option<String>,
+    /// What a gateway has against the present rules, if they have some of `canary.pin`, `canary.match` or `canary.mirror`.
+    pub(crate) rules_refused: Option<String>,
+    /// Another manager keeps changing the routes.
+    pub(crate) is_contested: bool,
+    /// Why its pods have not become ready for so long that they do not try any more.
+    pub(crate) is_overdue: Option<String>,
     pub(crate) finding: Finding,
     /// The latest end of a candidate's engine with an error.
     pub(crate) latest_failure: Option<String>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use api::{
     aiinference::{
         analysis::OnInconclusive,
-        traffic::{Canary, CanaryPhase, CanaryStatus, CanaryStep, Promotion},
+        traffic::{Canary, CanaryPhase, CanaryStatus, CanaryStep, Pin, Promotion},
     },
     reasons,
 };
@@ -112,16 +112,50 @@ pub(super) fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: 
     }
     match steps.at(before.step) {
         Some(step) => in_step(before, step, &steps, canary, seen, now),
-        None => starting(before, &steps, canary, seen),
+        None => starting(before, &steps, canary, seen, now),
     }
 }
 
+/// Before the first step, and without the pods that it needs.
+pub(crate) fn waits_for_pods(before: &CanaryStatus, canary: &Canary, seen: &Seen) -> bool {
+    let is_at_start = before.step == 0 && matches!(before.phase, None | Some(CanaryPhase::Starting));
+    is_at_start && !seen.is_stopped && !is_ready(&Steps::of(canary), canary, seen)
+}
+
+fn is_ready(steps: &Steps, canary: &Canary, seen: &Seen) -> bool {
+    seen.candidate.ready >= first_replicas(steps, canary) && seen.candidate.has_endpoint
+}
+
+fn first_replicas(steps: &Steps, canary: &Canary) -> i32 {
+    steps.after(0).map_or(canary.replicas, |step| step.replicas)
+}
+
+/// A gateway that refuses a route may serve nothing of it, stable neither. Without a share it has no such rules.
+fn refused(canary: &Canary, seen: &Seen) -> Option<String> {
+    let stored = shared(seen);
+    let fields = [
+        (canary.pin == Pin::Cookie && stored.weight > 0, "pin"),
+        (stored.matches, "match"),
+        (stored.mirrors, "mirror"),
+    ];
+    let fields = fields.into_iter().filter(|(is_there, _)| *is_there);
+    let fields: Vec<String> = fields.map(|(_, field)| format!("spec.canary.{field}")).collect();
+    let words = seen.rules_refused.as_ref().filter(|_| !fields.is_empty())?;
+    Some(format!("{words}; remove {}, and change the version to try it again", fields.join(" and ")))
+}
+
 /// Before the first step: the pods come up, and the route learns their Service.
-fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -> Next {
+fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen, now: Timestamp) -> Next {
+    if let Some(message) = refused(canary, seen) {
+        return rolled_back(rejected(before, reasons::ROUTE_REJECTED, message, now), seen, now);
+    }
+    if let Some(message) = &seen.is_overdue {
+        return rolled_back(rejected(before, reasons::CANDIDATE_UNREADY, message.clone(), now), seen, now);
+    }
     let first = steps.after(0);
-    let replicas = first.map_or(canary.replicas, |step| step.replicas);
+    let replicas = first_replicas(steps, canary);
     let has_all = seen.candidate.ready >= replicas;
-    let is_ready = has_all && seen.candidate.has_endpoint;
+    let is_ready = is_ready(steps, canary, seen);
     let known = shared(seen).is_known;
     let stored = shared(seen);
     let may_have_requests = seen.gate == Gate::Open;
@@ -145,7 +179,7 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen) -
     };
     let is_expected =
         seen.route.is_some_and(|route| route.is_accepted && !route.is_unresolved && route.share.is_known);
-    if !is_expected || !seen.stable_is_complete {
+    if !is_expected || seen.is_contested || !seen.stable_is_complete {
         return with_seen(status(CanaryPhase::Starting, 0), share, pods, seen, None);
     }
     if first.needs_approval && canary.approved_steps < first.number {
@@ -178,12 +212,8 @@ fn in_step(
     if let Finding::Fails { reason, message } = &seen.finding {
         return rolled_back(rejected(before, reason, message.clone(), now), seen, now);
     }
-    if let Some(refusal) = &seen.pin_refusal
-        && before.step_started_at.is_none()
-        && shared(seen).weight > 0
-    {
-        // A gateway that refuses a route may serve nothing of it, stable neither. Without a share it has no such rules.
-        let message = format!("{refusal}; remove spec.canary.pin, and change the version to try it again");
+    // A step that has begun had these rules.
+    if let Some(message) = refused(canary, seen).filter(|_| before.step_started_at.is_none()) {
         return rolled_back(rejected(before, reasons::ROUTE_REJECTED, message, now), seen, now);
     }
     if seen.gate == Gate::Contradicted && !is_needed(seen) {
@@ -225,7 +255,8 @@ fn in_step(
     let next_replicas = steps.after(step.number).map_or(step.replicas, |next| next.replicas);
     let replicas = step.replicas.max(seen.candidate.staying.min(next_replicas));
     let pods = scaled(replicas, &before, share, seen);
-    let is_in_force = route.is_accepted && !route.is_unresolved && route.share.weight == step.weight;
+    let is_in_force =
+        route.is_accepted && !route.is_unresolved && !seen.is_contested && route.share.weight == step.weight;
     // A step with another share begins again.
     let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);
     // A step that begins now would begin after the failure, and forget it.

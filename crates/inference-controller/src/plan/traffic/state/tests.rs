@@ -1,7 +1,7 @@
 use api::{
     aiinference::{
         analysis::OnInconclusive,
-        traffic::{Canary, CanaryPhase},
+        traffic::{Canary, CanaryPhase, Pin},
     },
     reasons,
 };
@@ -150,12 +150,12 @@ fn files_that_were_not_evaluated_lose_the_share_and_nothing_else() {
 
 #[test]
 fn a_gateway_that_refuses_the_rules_of_a_pin_gets_those_without_it() {
-    let mut world = World::new(steps());
+    let mut world = World::new(Canary { pin: Pin::Cookie, ..steps() });
     world.go_on(3, 10);
     world.reconcile(ALL);
     world.route.is_accepted = false;
     world.status.as_mut().unwrap().step_started_at = None;
-    world.pin_refusal = Some("Gateway public: no such filter (UnsupportedValue)".to_owned());
+    world.rules_refused = Some("Gateway public: no such filter (UnsupportedValue)".to_owned());
     assert_eq!(world.route.share.weight, 10);
     world.reconcile(ALL);
     assert_eq!(world.route.share.weight, 0);
@@ -164,13 +164,83 @@ fn a_gateway_that_refuses_the_rules_of_a_pin_gets_those_without_it() {
     assert!(
         rollback.message.contains("no such filter") && rollback.message.contains("remove spec.canary.pin")
     );
-    world.pin_refusal = None;
+    world.rules_refused = None;
     world.go_on(10, 60);
     assert_eq!(
         (world.phase(), world.route.share.weight),
         (Some(CanaryPhase::RolledBack), 0),
         "it is not tried again"
     );
+}
+
+#[test]
+fn a_gateway_that_refuses_copies_or_headers_gets_the_rules_of_stable_alone() {
+    for (field, name) in
+        [(json!({"mirror": true}), "mirror"), (json!({"match": [{"header": "a", "value": "b"}]}), "match")]
+    {
+        let mut world = World::new(canary(&field));
+        world.go_on(4, 10);
+        let share = world.route.share;
+        assert!(share.mirrors || share.matches, "{share:?}");
+        world.rules_refused = Some("Gateway public: no such filter (UnsupportedValue)".to_owned());
+        world.route.is_accepted = false;
+        world.reconcile(ALL);
+        assert!(!world.route.share.has_requests());
+        let rollback = world.status.as_ref().unwrap().last_rollback.clone().unwrap();
+        assert_eq!(rollback.reason, "RouteRejected");
+        let fix =
+            format!("no such filter (UnsupportedValue); remove spec.canary.{name}, and change the version");
+        assert!(rollback.message.contains(&fix), "{}", rollback.message);
+        world.rules_refused = None;
+        world.go_on(10, 60);
+        assert_eq!(world.phase(), Some(CanaryPhase::RolledBack), "it is not tried again");
+    }
+    let mut plain = World::new(steps());
+    plain.go_on(3, 10);
+    plain.reconcile(ALL);
+    plain.rules_refused = Some("Gateway public: not allowed here (NotAllowedByListeners)".to_owned());
+    plain.route.is_accepted = false;
+    plain.status.as_mut().unwrap().step_started_at = None;
+    plain.reconcile(ALL);
+    assert_eq!(plain.phase(), Some(CanaryPhase::Analysing), "the candidate has added nothing but a weight");
+}
+
+#[test]
+fn a_step_is_held_while_another_manager_keeps_changing_the_route() {
+    let mut world = World::new(steps());
+    world.is_contested = true;
+    world.go_on(10, 61);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Starting), 0));
+    world.is_contested = false;
+    world.go_on(4, 10);
+    world.canary.as_mut().unwrap().approved_steps = 4;
+    world.is_contested = true;
+    world.go_on(10, 61);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 10));
+    world.finding = Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() };
+    let mut bad = world.clone();
+    bad.go_on(1, 1);
+    assert_eq!(bad.route.share.weight, 0, "a bad candidate loses its share all the same");
+    (world.finding, world.is_contested) = (Finding::NotAsked, false);
+    world.go_on(3, 61);
+    assert_eq!(world.route.share.weight, 50);
+}
+
+#[test]
+fn a_candidate_that_does_not_become_ready_in_time_is_rolled_back_and_not_tried_again() {
+    let mut world = World::new(steps());
+    world.is_sound = false;
+    world.go_on(3, 60);
+    assert_eq!(world.phase(), Some(CanaryPhase::Starting));
+    world.is_overdue = true;
+    world.go_on(2, 60);
+    assert_eq!((world.phase(), world.route.share), (Some(CanaryPhase::RolledBack), Share::default()));
+    let rollback = world.status.as_ref().unwrap().last_rollback.clone().unwrap();
+    assert_eq!((&*rollback.reason, &*rollback.message), ("CandidateUnready", "no GPU is free"));
+    assert_eq!(world.pods, Some(("v2".to_owned(), 0)), "it holds no GPU");
+    (world.is_overdue, world.is_sound) = (false, true);
+    world.go_on(5, 60);
+    assert_eq!(world.phase(), Some(CanaryPhase::RolledBack));
 }
 
 #[test]

@@ -38,6 +38,12 @@ enum Event {
     Unfit(bool),
     /// The engines say whether no request runs.
     Drained(bool),
+    /// Another manager keeps changing a route, and stops.
+    Contest(bool),
+    /// A gateway refuses the present rules.
+    Refuse(bool),
+    /// The pods have tried to become ready for too long.
+    Overdue(bool),
     /// Memory is lost.
     Restart,
 }
@@ -70,6 +76,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0_i32..=100).prop_map(Event::EditRoute),
         2 => any::<bool>().prop_map(Event::Unfit),
         3 => any::<bool>().prop_map(Event::Drained),
+        1 => any::<bool>().prop_map(Event::Contest),
+        1 => any::<bool>().prop_map(Event::Refuse),
+        1 => any::<bool>().prop_map(Event::Overdue),
         1 => Just(Event::Restart),
     ]
 }
@@ -143,6 +152,9 @@ impl World {
                 }
             }
             Event::Drained(is_drained) => self.engines_say(*is_drained),
+            Event::Contest(is_contested) => self.is_contested = *is_contested,
+            Event::Refuse(refuses) => self.rules_refused = refuses.then(|| "no such filter".to_owned()),
+            Event::Overdue(is_overdue) => self.is_overdue = *is_overdue,
             Event::Restart => (self.is_drained, self.waits_since) = (false, None),
             Event::Unfit(is_unfit) => self.is_unfit = *is_unfit && self.route.is_foreign,
             Event::EditRoute(weight) => {
@@ -227,6 +239,7 @@ proptest! {
         world.routes_are_gone();
         (world.gateway, world.route.is_unresolved) = (true, false);
         world.finding = Finding::Passes;
+        (world.is_contested, world.is_overdue, world.rules_refused) = (false, false, None);
         world.gate = if passes { Gate::Open } else { Gate::Closed };
         world.stable_is_complete = true;
         if let Some(canary) = &mut world.canary {

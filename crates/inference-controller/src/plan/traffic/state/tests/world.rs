@@ -25,7 +25,10 @@ pub(super) struct World {
     pub(super) is_rolling: bool,
     pub(super) finding: Finding,
     pub(super) gate: Gate,
-    pub(super) pin_refusal: Option<String>,
+    pub(super) rules_refused: Option<String>,
+    pub(super) is_contested: bool,
+    /// Its pods have tried for too long, if they are not ready.
+    pub(super) is_overdue: bool,
     /// Pods are about to come up.
     pub(super) is_sound: bool,
     pub(super) stable_is_complete: bool,
@@ -81,7 +84,9 @@ impl World {
             is_rolling: false,
             finding: Finding::NotAsked,
             gate: Gate::Open,
-            pin_refusal: None,
+            rules_refused: None,
+            is_contested: false,
+            is_overdue: false,
             is_sound: true,
             stable_is_complete: true,
             stable_serves: true,
@@ -116,7 +121,9 @@ impl World {
             finding: self.finding.clone(),
             latest_failure: None,
             gate: self.gate,
-            pin_refusal: self.pin_refusal.clone(),
+            rules_refused: self.rules_refused.clone(),
+            is_contested: self.is_contested,
+            is_overdue: None,
             stable_is_complete: self.stable_is_complete && !self.is_stopped,
             candidate: Pods {
                 exists: self.pods.is_some(),
@@ -131,7 +138,11 @@ impl World {
             is_drained: self.is_drained,
             is_given_up: false,
         };
-        Seen { is_given_up: seen.waits_for_gateways() && self.has_waited(), ..seen }
+        let before = self.status.as_ref().filter(|before| before.revision == seen.revision);
+        let waits = |(before, canary)| self.is_overdue && waits_for_pods(before, canary, &seen);
+        let is_overdue = before.zip(self.canary.as_ref()).is_some_and(waits);
+        let is_overdue = is_overdue.then(|| "no GPU is free".to_owned());
+        Seen { is_given_up: seen.waits_for_gateways() && self.has_waited(), is_overdue, ..seen }
     }
 
     fn has_waited(&self) -> bool {

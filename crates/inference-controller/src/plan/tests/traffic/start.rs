@@ -1,0 +1,93 @@
+//! A candidate whose pods do not become ready.
+
+use super::*;
+
+const UNPLACED: &str = "{name: new, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, \
+                        message: '0/3 nodes are available: 3 Insufficient nvidia.com/gpu.'}]}";
+const GATED: &str = "{name: new, gates: [kueue.x-k8s.io/admission], conditions: [{type: PodScheduled, status: 'False', \
+                     reason: SchedulingGated}]}";
+const LOADS: &str = "{name: new, node: gpu-1, phase: Pending, gpus: 1}";
+
+/// A candidate before its first step, with this pod.
+fn starting(mode: &str, pod: &str) -> Scene {
+    let mut scene = Scene::ready(1);
+    let analysis = format!("{{mode: {mode}, timeoutSeconds: 60}}");
+    edit(&mut scene, &format!("{{image: 'engine:2', steps: [{{weightPercent: 10}}], analysis: {analysis}}}"));
+    scene.candidate(&[pod]);
+    scene.write_status();
+    scene.observe(|observed| observed.facts.clear());
+    scene
+}
+
+/// The facts of a plan at this time, as the next one has them.
+fn noted(scene: &mut Scene, seconds: i64) {
+    let Some(facts) = scene.plan_at(seconds).facts else { return };
+    scene.observe(|observed| {
+        let known = std::mem::take(&mut observed.facts);
+        let since = |fact: &String| known.get(fact).copied().unwrap_or(at(seconds));
+        observed.facts = facts.iter().map(|fact| (fact.clone(), since(fact))).collect();
+    });
+}
+
+fn phase_at(scene: &Scene, seconds: i64) -> Option<CanaryPhase> {
+    canary_of(&scene.plan_at(seconds)).phase
+}
+
+/// Its GPUs, and the replicas of stable that it holds, are of use to others.
+#[test]
+fn a_candidate_that_finds_no_gpu_or_is_gated_is_rolled_back_after_the_time_of_a_verdict() {
+    for (pod, words) in [(UNPLACED, "nvidia.com/gpu"), (GATED, "kueue.x-k8s.io/admission")] {
+        let mut scene = starting("Enforce", pod);
+        let (status, _, message) = condition(&scene.plan(), "CanaryProgressing");
+        assert_eq!(status, "False", "{message}");
+        assert!(message.contains(words), "{message}");
+        noted(&mut scene, 0);
+        assert_eq!(phase_at(&scene, 59), Some(CanaryPhase::Starting));
+        assert_eq!(
+            scene.plan_at(59).requeue_after,
+            Some(std::time::Duration::from_secs(1)),
+            "nothing else wakes it"
+        );
+        let plan = scene.plan_at(60);
+        let rollback = canary_of(&plan).last_rollback.unwrap();
+        assert_eq!(rollback.reason, "CandidateUnready");
+        let begins = "its pods have not become ready within 60 s (spec.canary.analysis.timeoutSeconds): ";
+        assert!(
+            rollback.message.starts_with(begins) && rollback.message.contains(words),
+            "{}",
+            rollback.message
+        );
+        assert_eq!(plan.status.min_stable_replicas, None, "stable may be scaled down again");
+        assert_eq!(condition(&plan, "CanaryHealthy").1, "CandidateUnready");
+    }
+}
+
+#[test]
+fn a_candidate_that_only_is_observed_or_loads_its_model_is_not_rolled_back_for_its_time() {
+    let mut observing = starting("Observe", UNPLACED);
+    noted(&mut observing, 0);
+    assert_eq!(phase_at(&observing, 600), Some(CanaryPhase::Starting));
+    let mut loading = starting("Enforce", LOADS);
+    noted(&mut loading, 0);
+    noted(&mut loading, 600);
+    assert_eq!(phase_at(&loading, 1200), Some(CanaryPhase::Starting), "a load has its own limits");
+    // A node came late. What follows it has its time.
+    let mut late = starting("Enforce", UNPLACED);
+    noted(&mut late, 0);
+    late.candidate(&[LOADS]);
+    noted(&mut late, 50);
+    assert_eq!(phase_at(&late, 100), Some(CanaryPhase::Starting));
+}
+
+/// Nothing moves while an object is paused, so that time is not the candidate's.
+#[test]
+fn the_time_of_a_start_begins_anew_after_a_pause() {
+    let mut scene = starting("Enforce", UNPLACED);
+    noted(&mut scene, 0);
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    noted(&mut scene, 30);
+    scene.edit_spec(|spec| spec.pods.paused = false);
+    noted(&mut scene, 90);
+    assert_eq!(phase_at(&scene, 149), Some(CanaryPhase::Starting));
+    assert_eq!(canary_of(&scene.plan_at(150)).last_rollback.unwrap().reason, "CandidateUnready");
+}
