@@ -89,6 +89,8 @@ async fn a_gateway_leads_to_the_service_and_no_answer_of_it_is_said() {
         })
     })
     .await;
+    let stored = routes(&scene).get("chat").await.unwrap();
+    assert_eq!(stored.data["spec"]["rules"][0]["timeouts"]["request"], json!("600s"));
     stand_in.answers(json!({"Accepted": "True", "ResolvedRefs": "True"}));
     change(&scene, "chat", json!({"gateway": {"requestTimeoutSeconds": 0}})).await;
     let status = until_ready(&scene, "chat").await.status.unwrap();
@@ -199,6 +201,45 @@ async fn events_of(scene: &Scene<'_>, kind: &str) -> Vec<(String, String)> {
         |event: &Event| event.regarding.as_ref().and_then(|known| known.kind.as_deref()) == Some(kind);
     let all = all.items.into_iter().filter(is_of_kind);
     all.map(|event| (event.reason.unwrap_or_default(), event.note.unwrap_or_default())).collect()
+}
+
+/// As where all GPUs are in use.
+#[tokio::test]
+async fn a_candidate_that_finds_no_room_is_rolled_back_in_time_and_stable_serves() {
+    let scene = simulated().await;
+    let stand_in = Gateway::start(&scene).await;
+    create(&scene, "chat", json!({"image": "engine:1", "drainSeconds": 5, "gateway": gateway()})).await;
+    until_ready(&scene, "chat").await;
+    let before = stable_pods(&scene).await;
+    let mut large = canary("engine:2");
+    large["resources"] = json!({"requests": {"cpu": "100000"}});
+    large["analysis"] = json!({"timeoutSeconds": 60});
+    change(&scene, "chat", json!({"canary": large})).await;
+    let inferences = scene.api::<AIInference>();
+    wait_for(&inferences, "chat", "no room", within(), |inference: &AIInference| {
+        let progressing = condition(inference, conditions::CANARY_PROGRESSING);
+        let min_stable = inference.status.as_ref().and_then(|status| status.min_stable_replicas);
+        min_stable == Some(1)
+            && progressing.is_some_and(|it| it.status == "False" && it.reason == "Unschedulable")
+    })
+    .await;
+    let status = until_phase(&scene, CanaryPhase::RolledBack).await.status.unwrap();
+    let rollback = status.canary.unwrap().last_rollback.unwrap();
+    assert_eq!(rollback.reason, "CandidateUnready");
+    assert!(
+        rollback.message.contains("within 60 s") && rollback.message.contains("cpu"),
+        "{}",
+        rollback.message
+    );
+    wait_for(&scene.api::<Deployment>(), "chat-canary", "no pod", within(), |known: &Deployment| {
+        known.spec.as_ref().and_then(|spec| spec.replicas) == Some(0)
+    })
+    .await;
+    let inference = inferences.get("chat").await.unwrap();
+    assert!(is_ready(&inference), "{inference:?}");
+    assert_eq!(status.min_stable_replicas, None);
+    assert_eq!(stable_pods(&scene).await, before);
+    assert_eq!(weights(&stand_in.versions()), [(100, None)], "the candidate was in no route");
 }
 
 #[tokio::test]

@@ -410,6 +410,21 @@ fn a_route_of_somebody_else_gets_two_numbers_and_only_while_there_is_a_canary() 
     assert_eq!(numbers, ["90", "10"]);
     assert_eq!(condition(&scene.plan(), "TrafficReady").1, "RouteAccepted");
 
+    // The words of a gateway about another route that takes requests.
+    scene.observe(|observed| {
+        let said = &mut observed.referred.as_mut().unwrap().status.parents[0].conditions;
+        said.push(
+            serde_saphyr::from_str(
+                "{type: RouteRulesOverlap, status: 'True', observedGeneration: 1, reason: '', \
+            message: rule 0 is that of HTTPRoute a/b, lastTransitionTime: '2026-01-01T00:00:00Z'}",
+            )
+            .unwrap(),
+        );
+    });
+    assert_eq!(
+        condition(&scene.plan(), "TrafficReady").2,
+        "accepted by Gateway public; RouteRulesOverlap: rule 0 is that of HTTPRoute a/b"
+    );
     scene.observe(|observed| {
         observed.referred.as_mut().unwrap().spec.rules[0].backend_refs[1].name = "b".into()
     });

@@ -24,6 +24,7 @@ use super::{
     referred::unfit, route::Answer, state::Share, stored, waits_for_grpc,
 };
 use crate::{
+    objects::gateway_api::http_route::HttpRoute,
     observe::{Observed, grpc_of, pool_of},
     validate::Invalid,
     versions::overlaid,
@@ -89,6 +90,11 @@ fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<
     Some((UNANSWERED.to_owned(), wait))
 }
 
+/// A condition of Envoy Gateway.
+const OVERLAP: &str = "RouteRulesOverlap";
+/// Of a gateway, in bytes.
+const LONGEST_WORDS: usize = 512;
+
 const NO_GRPC_ROUTES: &str =
     "; gRPC has no route until the cluster serves GRPCRoutes (gateway.networking.k8s.io/v1)";
 
@@ -150,7 +156,8 @@ fn traffic_ready(observed: &Observed) -> Verdict {
                 true if observed.has_no_grpc_routes => NO_GRPC_ROUTES,
                 true | false => "",
             };
-            let message = format!("accepted by Gateway {gateways}{without}");
+            let overlap = overlap(stored);
+            let message = format!("accepted by Gateway {gateways}{without}{overlap}");
             verdict(conditions::TRAFFIC_READY, true, reasons::ROUTE_ACCEPTED, message)
         }
         Answer::Missing if waits_for_grpc(observed) => fails(
@@ -169,6 +176,18 @@ fn traffic_ready(observed: &Observed) -> Verdict {
         ),
         Answer::Refused { reason, message } => fails(reason, message),
     }
+}
+
+/// A gateway may say that an older route takes requests of this one.
+fn overlap(stored: &HttpRoute) -> String {
+    let said = stored.status.parents.iter().flat_map(|said| &said.conditions);
+    let mut overlaps = said.filter(|known| {
+        known.type_ == OVERLAP
+            && known.status == "True"
+            && known.observed_generation >= stored.metadata.generation
+    });
+    let words = overlaps.next().map(|known| format!("; {OVERLAP}: {}", known.message));
+    text::cut(words.unwrap_or_default(), LONGEST_WORDS)
 }
 
 fn progressing(

@@ -59,6 +59,8 @@ fn a_candidate_that_finds_no_gpu_or_is_gated_is_rolled_back_after_the_time_of_a_
         );
         assert_eq!(plan.status.min_stable_replicas, None, "stable may be scaled down again");
         assert_eq!(condition(&plan, "CanaryHealthy").1, "CandidateUnready");
+        let event = plan.events.iter().find(|event| event.reason == "CanaryRolledBack").unwrap();
+        assert_eq!(event.message, rollback.message);
     }
 }
 
@@ -90,4 +92,23 @@ fn the_time_of_a_start_begins_anew_after_a_pause() {
     noted(&mut scene, 90);
     assert_eq!(phase_at(&scene, 149), Some(CanaryPhase::Starting));
     assert_eq!(canary_of(&scene.plan_at(150)).last_rollback.unwrap().reason, "CandidateUnready");
+}
+
+/// The cache of pods may be older than the list of endpoints.
+#[test]
+fn no_share_rises_before_the_api_server_has_shown_an_endpoint() {
+    let mut scene = analysing(READY);
+    scene.observe(|observed| {
+        let backends = &mut observed.route.as_mut().unwrap().spec.rules[0].backend_refs;
+        (backends[0].weight, backends[1].weight) = (100, 0);
+    });
+    let weight = |plan: &Plan| plan.route.as_ref().unwrap().spec.rules[0].backend_refs[1].weight;
+    scene.observe(|observed| observed.has_endpoint = None);
+    assert!(scene.plan().needs_endpoint, "it is asked for");
+    scene.observe(|observed| observed.has_endpoint = Some(false));
+    let plan = scene.plan();
+    assert_eq!((weight(&plan), plan.needs_endpoint), (0, false));
+    assert!(plan.requeue_after.is_some_and(|wait| wait.as_secs() <= 1), "it is asked again soon");
+    scene.observe(|observed| observed.has_endpoint = Some(true));
+    assert_eq!(weight(&scene.plan()), 10);
 }
