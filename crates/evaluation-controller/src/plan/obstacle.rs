@@ -83,6 +83,9 @@ fn as_seen(observed: &Observed, job: &JobView, now: Timestamp) -> Start {
         let (Finding { cause, requeue_after: wait }, since) = unstarted(observed, pod, now);
         let may_pass_within = if may_be_pulling(pod) { IS_PULLED_WITHIN } else { Duration::ZERO };
         let obstacle = cause.map(|cause| Obstacle { cause, since, may_pass_within });
+        // The other run counts its time from then on.
+        let holds_from = obstacle.as_ref().and_then(|_| remaining(may_pass_within, since, now));
+        let wait = wait.into_iter().chain(holds_from).min();
         return Start { obstacle, wait };
     }
     match is_without(&pods) {

@@ -189,15 +189,20 @@ fn a_run_without_a_node_waits_for_the_end_of_the_other_one() {
     assert_eq!(plan(&seen, &settings(), at(10_600)).status.phase, Some(Phase::Failed));
 }
 
-#[test]
-fn runs_that_both_find_no_node_give_their_gpus_back() {
-    let mut seen = without_a_node();
+/// The pod of the baseline is as that of the candidate.
+pub(super) fn both_alike(mut seen: Observed) -> Observed {
     let mut other = (*seen.pods.iter().find(|pod| pod.name() == "ab-candidate-0-x").unwrap().clone()).clone();
     other.metadata.name = Some("ab-baseline-0-x".to_owned());
     let owner = &mut other.metadata.owner_references.as_mut().unwrap()[0];
     (owner.name, owner.uid) = ("ab-baseline-0".to_owned(), "uid-ab-baseline-0".to_owned());
     seen.pods.retain(|pod| pod.name() != "ab-baseline-0-x");
     seen.pods.push(Arc::new(other));
+    seen
+}
+
+#[test]
+fn runs_that_both_find_no_node_give_their_gpus_back() {
+    let seen = both_alike(without_a_node());
     assert_ne!(plan(&seen, &settings(), at(599)).status.phase, Some(Phase::Failed));
     assert_eq!(plan(&seen, &settings(), at(600)).status.phase, Some(Phase::Failed));
 }

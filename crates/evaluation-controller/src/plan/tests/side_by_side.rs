@@ -121,6 +121,31 @@ fn a_side_that_needs_a_user_is_named_while_the_other_one_runs() {
     assert_eq!(late.status.phase, Some(Phase::Failed));
 }
 
+/// Each of them may go on for half an hour, and no object changes meanwhile.
+#[test]
+fn runs_whose_pods_are_both_silent_are_planned_again_when_their_time_is_over() {
+    let scheduled =
+        json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T12:00:00Z"});
+    let status = json!({"phase": "Pending", "conditions": [scheduled]});
+    let both = refusals::both_alike(refusals::with_pod(&json!({"nodeName": "n", "containers": []}), &status));
+    // The server of the baseline is one of the user, so that run waits without end.
+    let fields = json!({"order": "Parallel", "nullControl": false, "baselineModel": "aiinference/chat"});
+    let mut of_user = both.clone();
+    let status = both.evaluation.status.clone();
+    of_user.evaluation = Arc::new(ModelEvaluation { status, ..evaluation(&fields) });
+    of_user.baseline = Sighting::Absent;
+    of_user.running_baseline = Some(Arc::new(server("chat", &ready())));
+    for seen in [both, of_user] {
+        let waits = plan(&seen, &settings(), at(130));
+        assert_eq!(
+            (waits.status.phase, waits.requeue_after),
+            (Some(Phase::Running), Some(Duration::from_secs(1_670)))
+        );
+        assert_eq!(plan(&seen, &settings(), at(1_799)).status.phase, Some(Phase::Running));
+        assert_eq!(plan(&seen, &settings(), at(1_800)).status.phase, Some(Phase::Failed));
+    }
+}
+
 #[test]
 fn suspension_deletes_both_servers() {
     let mut seen = running(&json!({}));
