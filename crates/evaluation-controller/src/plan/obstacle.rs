@@ -274,12 +274,13 @@ fn cannot_start(pod: &PodView) -> Option<Cause> {
     fault.or_else(|| fault_of_added(pod, &harmless))
 }
 
-/// Sidecars for which nothing waits any more: a plain init container after them has succeeded.
+/// Sidecars for which nothing waits any more: a plain init container after them has begun.
 fn passed_sidecars(pod: &PodView) -> impl Iterator<Item = &Container> {
-    let has_succeeded = |one: &Container| {
-        !one.is_sidecar && one.state.terminated.as_ref().is_some_and(|end| end.exit_code == 0)
+    let has_begun = |one: &Container| {
+        let has_succeeded = one.state.terminated.as_ref().is_some_and(|end| end.exit_code == 0);
+        !one.is_sidecar && (one.state.running.is_some() || has_succeeded)
     };
-    let passed = pod.init_containers.iter().rposition(has_succeeded).unwrap_or_default();
+    let passed = pod.init_containers.iter().rposition(has_begun).unwrap_or_default();
     pod.init_containers.iter().take(passed).filter(|one| one.is_sidecar)
 }
 

@@ -224,6 +224,22 @@ fn a_sidecar_that_ends_after_others_have_begun_is_no_obstacle() {
     }
 }
 
+/// The kubelet starts the next containers when the plain one has ended, whatever becomes of the sidecar.
+#[test]
+fn a_sidecar_that_crashes_while_a_later_init_container_runs_is_not_the_cause() {
+    let last = json!({"terminated": {"exitCode": 1}});
+    let waits = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    let sidecar = json!({"name": "log-shipper", "restartCount": 4, "state": waits, "lastState": last});
+    let running = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
+    let init = json!([sidecar, {"name": "wait-for-mesh", "started": true, "state": running}]);
+    let seen = initializing("log-shipper", &init);
+    assert_eq!(said(&plan(&seen, &settings(), at(119)), conditions::STALLED), None);
+    let named = plan(&seen, &settings(), at(120));
+    assert_eq!(said(&named, conditions::STALLED), None);
+    let message = named.status.message.unwrap();
+    assert!(message.contains("init container wait-for-mesh of pod ab-candidate-0-x has run"), "{message}");
+}
+
 #[test]
 fn a_sidecar_without_its_image_is_no_obstacle_of_a_run_that_goes_on() {
     let mut seen = running();
