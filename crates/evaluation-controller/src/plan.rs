@@ -123,15 +123,16 @@ pub(crate) struct Scene<'a> {
 }
 
 pub(crate) fn plan(observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
-    Plan { facts: facts(observed), ..planned(None, observed, settings, now) }
+    with_facts(planned(None, observed, settings, now), observed)
 }
 
-/// What is true now and whose time or number decides something, though no object has it.
-fn facts(observed: &Observed) -> Vec<String> {
+/// With what is true now and whose time or number decides something, though no object has it.
+fn with_facts(plan: Plan, observed: &Observed) -> Plan {
     let unstarted = obstacle::facts(observed);
     // Those of the past are of no use to an evaluation that has ended.
     let failed = if status::has_ended(observed) { Vec::new() } else { progress::failed_tries(observed) };
-    unstarted.into_iter().chain(failed).collect()
+    let facts = unstarted.into_iter().chain(failed).chain(plan.facts).collect();
+    Plan { facts, ..plan }
 }
 
 fn planned(refused: Option<&Refused>, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
@@ -148,7 +149,10 @@ fn planned(refused: Option<&Refused>, observed: &Observed, settings: &Settings, 
     let sides = sides::resolved(&valid, observed, settings);
     let scene = Scene { valid: &valid, observed, settings, sides, refused, now };
     let plan = scene.plan();
-    if valid.evaluation.spec.pods.paused { scene.paused(plan) } else { plan }
+    match valid.evaluation.spec.pods.paused {
+        true => scene.paused(plan),
+        false => Plan { facts: obstacle::runs_without_a_job(&scene), ..plan },
+    }
 }
 
 /// Servers hold GPUs, so none stays for a spec that cannot be evaluated. Finished runs stay in the status.

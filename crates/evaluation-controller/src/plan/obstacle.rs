@@ -316,52 +316,52 @@ fn running_init(pod: &PodView) -> Option<(&str, Timestamp)> {
 /// From when on it counts that a run of this side waits since `since`. `None`: a run of the other side goes on, and may have
 /// the room, such as a quota or the node of a volume.
 pub(super) fn counts_from(scene: &Scene<'_>, side: Side, since: Timestamp) -> Option<Timestamp> {
-    let known = scene.observed.status_runs();
-    let lanes = work::lanes(scene.valid);
-    let others = lanes.iter().filter(|lane| lane.iter().all(|work| work.side() != Some(side)));
-    let open = others.filter_map(|lane| lane.iter().find(|work| !progress::is_known(scene, known, **work)));
     let mut from = since;
-    for work in open {
-        match standing(scene, *work) {
-            Standing::GoesOn => return None,
-            Standing::Held { since } => from = from.max(since),
-            Standing::Waits => {}
-        }
+    for work in next_runs(scene).into_iter().filter(|work| work.side() != Some(side)) {
+        from = from.max(stands_since(scene, side.other(), work)?);
     }
-    let ended = known.iter().filter_map(|run| run.completion_time.as_ref());
+    let ended = scene.observed.status_runs().iter().filter_map(|run| run.completion_time.as_ref());
     ended.map(|time| time.0).chain([from]).max()
 }
 
-/// How the next run of a lane stands.
-enum Standing {
-    /// It runs, may go on by itself, or its Job is about to be created.
-    GoesOn,
-    Held {
-        since: Timestamp,
-    },
-    /// It has no Job.
-    Waits,
+/// The next runs of lanes that go on side by side.
+fn next_runs(scene: &Scene<'_>) -> Vec<Work> {
+    let known = scene.observed.status_runs();
+    let lanes = work::lanes(scene.valid);
+    if lanes.len() < 2 {
+        return Vec::new();
+    }
+    let next = |lane: &Vec<Work>| lane.iter().copied().find(|work| !progress::is_known(scene, known, *work));
+    lanes.iter().filter_map(next).collect()
 }
 
-fn standing(scene: &Scene<'_>, work: Work) -> Standing {
-    let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
-    if job.is_some() {
-        return match start(scene, work).obstacle {
-            Some(Obstacle { cause: _, since, may_pass_within })
-                if remaining(may_pass_within, since, scene.now).is_none() =>
-            {
-                Standing::Held { since }
-            }
-            Some(_) | None => Standing::GoesOn,
-        };
+/// Since when the next run of this side does not go on. `None`: it runs, may go on by itself, or its Job is about to be created.
+fn stands_since(scene: &Scene<'_>, side: Side, work: Work) -> Option<Timestamp> {
+    if is_active(scene, work) {
+        let Obstacle { cause: _, since, may_pass_within } = start(scene, work).obstacle?;
+        return remaining(may_pass_within, since, scene.now).is_none().then_some(since);
     }
-    let Some(side) = work.side() else { return Standing::Waits };
     let is_refused = scene.refused.is_some_and(|refused| refused.stops(side))
         || claim::fault(scene.valid, scene.observed).is_some();
     match server::readiness(scene, side) {
-        Readiness::Ready(_) if !is_refused => Standing::GoesOn,
+        Readiness::Ready(_) if !is_refused => None,
+        // It may have had the room until then.
         Readiness::Ready(_) | Readiness::Waits { .. } | Readiness::Unavailable(_) | Readiness::Failed(_) => {
-            Standing::Waits
+            Some(scene.observed.facts.get(&has_no_job(scene, work)).copied().unwrap_or(scene.now))
         }
     }
+}
+
+/// The next runs whose Job is not there or has ended, whatever is refused: a plan and that after its refusal have the same time.
+pub(super) fn runs_without_a_job(scene: &Scene<'_>) -> Vec<String> {
+    let without = next_runs(scene).into_iter().filter(|work| !is_active(scene, *work));
+    without.map(|work| has_no_job(scene, work)).collect()
+}
+
+fn has_no_job(scene: &Scene<'_>, work: Work) -> String {
+    format!("Job {} is not at work", scene.job_name(work))
+}
+
+fn is_active(scene: &Scene<'_>, work: Work) -> bool {
+    scene.observed.jobs.get(&scene.job_name(work)).is_some_and(|job| job.is_active())
 }

@@ -10,10 +10,11 @@ use runtime::write::{
 use workload::{Cause, time::remaining};
 
 use super::{
-    Plan, Scene, conditions, facts, nothing, obstacle, planned,
+    Plan, Scene, conditions, nothing, obstacle, planned,
     status::{self, events},
     step::Step,
     upload::{self, Stage},
+    with_facts,
 };
 use crate::{Settings, names::Side, observe::Observed};
 
@@ -53,8 +54,7 @@ pub(crate) fn refused(
     settings: &Settings,
     now: Timestamp,
 ) -> Plan {
-    let plan = after(refusal, plan, observed, settings, now);
-    Plan { facts: facts(observed), ..plan }
+    with_facts(after(refusal, plan, observed, settings, now), observed)
 }
 
 fn after(refusal: &Refusal, plan: &Plan, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {

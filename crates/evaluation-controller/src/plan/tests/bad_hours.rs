@@ -252,6 +252,7 @@ fn a_run_that_cannot_be_created_is_not_waited_for_by_the_other_one() {
     seen.jobs.remove("ab-baseline-0");
     seen.pods.retain(|pod| pod.name() == "ab-candidate-0-x");
     seen.claims.insert("mine".to_owned(), None);
+    seen = noted(seen.clone(), &planned(&seen), 0);
     assert_eq!(plan(&seen, &settings(), at(599)).status.phase, Some(Phase::Running));
     let ended = plan(&seen, &settings(), at(600)).status;
     assert_eq!(ended.phase, Some(Phase::Failed), "{:?}", ended.message);

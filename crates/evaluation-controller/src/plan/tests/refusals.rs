@@ -64,7 +64,7 @@ fn a_refused_run_waits_for_the_end_of_the_other_one() {
 /// After a refusal at this time.
 fn denied_at(seen: Observed, seconds: i64) -> Observed {
     let plan = denied(&seen, seconds);
-    with_status(seen, &plan)
+    noted(seen, &plan, seconds)
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn the_time_of_a_refusal_begins_with_it() {
     status.conditions = vec![serde_json::from_value(condition("Stalled", "True", "ClaimNotFound")).unwrap()];
     let first = denied(&seen, 3_600);
     assert_eq!(said(&first, conditions::STALLED), is("True", reasons::DENIED));
-    seen = with_status(seen, &first);
+    seen = noted(seen, &first, 3_600);
     assert_ne!(denied(&seen, 3_601).status.phase, Some(Phase::Failed));
     assert_ne!(denied(&seen, 4_199).status.phase, Some(Phase::Failed));
     assert_eq!(denied(&seen, 4_200).status.phase, Some(Phase::Failed));
@@ -198,6 +198,44 @@ pub(super) fn both_alike(mut seen: Observed) -> Observed {
     seen.pods.retain(|pod| pod.name() != "ab-baseline-0-x");
     seen.pods.push(Arc::new(other));
     seen
+}
+
+/// A volume of one node was held by the run of hours whose node is lost. Its next Job waits for its server.
+#[test]
+fn a_run_that_waited_for_the_other_one_has_its_time_from_when_that_one_runs_no_more() {
+    let mut seen = without_a_node();
+    let runs = plan(&seen, &settings(), at(17_999));
+    assert_eq!(runs.status.phase, Some(Phase::Running));
+    seen = noted(seen, &runs, 17_999);
+    let before = seen.clone();
+    // Its Job is gone, or has ended and is not in the status yet.
+    let mut ended = seen.clone();
+    ends(&mut ended, "ab-baseline-0");
+    let pod = Arc::make_mut(ended.pods.last_mut().unwrap());
+    pod.containers[0].state = Default::default();
+    drop_job(&mut seen, "ab-baseline-0");
+    for mut seen in [seen, ended] {
+        seen.baseline = own("ab-baseline", &condition("Ready", "False", "Loading"));
+        for seconds in [18_000, 18_060] {
+            let waits = plan(&seen, &settings(), at(seconds));
+            assert_ne!(waits.status.phase, Some(Phase::Failed), "{seconds}: {:?}", waits.status.message);
+            seen = noted(seen, &waits, seconds);
+        }
+        drop_job(&mut seen, "ab-baseline-0");
+        let waits = plan(&seen, &settings(), at(18_599));
+        assert_ne!(waits.status.phase, Some(Phase::Failed));
+        assert_eq!(waits.requeue_after, Some(Duration::from_secs(1)));
+        assert_eq!(plan(&seen, &settings(), at(18_600)).status.phase, Some(Phase::Failed));
+    }
+    // A refusal of its next Job is no earlier end.
+    let mut refused = before;
+    drop_job(&mut refused, "ab-baseline-0");
+    for seconds in [18_000, 18_300, 18_599] {
+        let waits = denied(&refused, seconds);
+        assert_ne!(waits.status.phase, Some(Phase::Failed), "{seconds}: {:?}", waits.status.message);
+        refused = noted(refused, &waits, seconds);
+    }
+    assert_eq!(denied(&refused, 18_600).status.phase, Some(Phase::Failed));
 }
 
 #[test]
