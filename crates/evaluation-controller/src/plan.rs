@@ -151,7 +151,7 @@ fn planned(refused: Option<&Refused>, observed: &Observed, settings: &Settings, 
     let plan = scene.plan();
     match valid.evaluation.spec.pods.paused {
         true => scene.paused(plan),
-        false => Plan { facts: obstacle::runs_without_a_job(&scene), ..plan },
+        false => Plan { facts: obstacle::facts_of_runs(&scene), ..plan },
     }
 }
 

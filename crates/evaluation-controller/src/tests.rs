@@ -51,7 +51,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// Nothing of it exists yet.
+/// Nothing of it exists yet, and it has not been paused for a day.
 pub(crate) fn observed(evaluation: ModelEvaluation) -> Observed {
     Observed {
         evaluation: Arc::new(evaluation),
@@ -66,7 +66,7 @@ pub(crate) fn observed(evaluation: ModelEvaluation) -> Observed {
         pods_are_stale: false,
         claims: BTreeMap::new(),
         serves_inferences: true,
-        facts: BTreeMap::new(),
+        facts: BTreeMap::from([("is not paused".to_owned(), at(-86_400))]),
     }
 }
 

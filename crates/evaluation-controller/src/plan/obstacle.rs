@@ -62,8 +62,16 @@ const IS_PULLED_WITHIN: Duration = Duration::from_secs(1_800);
 const INIT_IS_DONE_WITHIN: Duration = Duration::from_secs(120);
 
 pub(super) fn start(scene: &Scene<'_>, work: Work) -> Start {
-    let job = scene.observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
-    job.map_or_else(Start::default, |job| of_job(scene.observed, job, scene.now))
+    let Scene { observed, now, .. } = *scene;
+    let job = observed.jobs.get(&scene.job_name(work)).filter(|job| job.is_active());
+    let Start { obstacle, wait } = job.map_or_else(Start::default, |job| of_job(observed, job, now));
+    // Words stay as they are said: only what counts begins anew after a pause.
+    let counted =
+        |found: Obstacle| Obstacle { since: found.since.max(unpaused_since(observed, now)), ..found };
+    let obstacle = obstacle.map(counted);
+    // The other run counts its time from then on.
+    let holds_from = obstacle.as_ref().and_then(|found| remaining(found.may_pass_within, found.since, now));
+    Start { obstacle, wait: wait.into_iter().chain(holds_from).min() }
 }
 
 /// Of a Job that is active.
@@ -83,9 +91,6 @@ fn as_seen(observed: &Observed, job: &JobView, now: Timestamp) -> Start {
         let (Finding { cause, requeue_after: wait }, since) = unstarted(observed, pod, now);
         let may_pass_within = if may_be_pulling(pod) { IS_PULLED_WITHIN } else { Duration::ZERO };
         let obstacle = cause.map(|cause| Obstacle { cause, since, may_pass_within });
-        // The other run counts its time from then on.
-        let holds_from = obstacle.as_ref().and_then(|_| remaining(may_pass_within, since, now));
-        let wait = wait.into_iter().chain(holds_from).min();
         return Start { obstacle, wait };
     }
     match is_without(&pods) {
@@ -118,8 +123,6 @@ fn without_a_pod(observed: &Observed, job: &JobView, pods: &[&PodView], now: Tim
     let said_after = if known.is_some() { Duration::ZERO } else { said_after };
     let cause = known.unwrap_or_else(|| cause(is_first));
     let Finding { cause, requeue_after: wait } = after(said_after, from, now, || cause);
-    // The other run counts its time from then on.
-    let wait = wait.into_iter().chain(remaining(may_pass_within, since, now)).min();
     Start { obstacle: cause.map(|cause| Obstacle { cause, since, may_pass_within }), wait }
 }
 
@@ -173,7 +176,7 @@ fn is_said(observed: &Observed, cause: &Cause) -> bool {
 /// What is true now and whose times decide something: that a Job has no pod, and that a container does not start. The times of
 /// Job and pod would end a run of hours whose pod was evicted just now, or whose image was not there once, after a long pull.
 pub(super) fn facts(observed: &Observed) -> Vec<String> {
-    // While an evaluation is paused, its user mends something. The times begin anew then.
+    // The times begin anew after a pause.
     if observed.evaluation.spec.pods.paused {
         return Vec::new();
     }
@@ -352,10 +355,21 @@ fn stands_since(scene: &Scene<'_>, side: Side, work: Work) -> Option<Timestamp> 
     }
 }
 
-/// The next runs whose Job is not there or has ended, whatever is refused: a plan and that after its refusal have the same time.
-pub(super) fn runs_without_a_job(scene: &Scene<'_>) -> Vec<String> {
+/// Of an evaluation that is not paused: that, and which of the next runs have no Job at work. Whatever is refused: a plan and the
+/// one after its refusal have the same times.
+pub(super) fn facts_of_runs(scene: &Scene<'_>) -> Vec<String> {
     let without = next_runs(scene).into_iter().filter(|work| !is_active(scene, *work));
-    without.map(|work| has_no_job(scene, work)).collect()
+    let without = without.map(|work| has_no_job(scene, work));
+    [NOT_PAUSED.to_owned()].into_iter().chain(without).collect()
+}
+
+const NOT_PAUSED: &str = "is not paused";
+
+/// While an evaluation is paused, its user mends something. So no time of an object counts from before the end of a pause. After
+/// a restart of this process, which may have missed a pause, these times begin anew as well.
+pub(super) fn unpaused_since(observed: &Observed, now: Timestamp) -> Timestamp {
+    let known = observed.facts.get(NOT_PAUSED).filter(|_| !observed.evaluation.spec.pods.paused);
+    known.copied().unwrap_or(now)
 }
 
 fn has_no_job(scene: &Scene<'_>, work: Work) -> String {

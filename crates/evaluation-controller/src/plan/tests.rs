@@ -41,6 +41,11 @@ fn with_own_claim(mut seen: Observed) -> Observed {
     seen
 }
 
+/// What a plan notes, but that it is not paused.
+fn facts(plan: &Plan) -> Vec<&str> {
+    plan.facts.iter().map(String::as_str).filter(|fact| *fact != "is not paused").collect()
+}
+
 /// The same at this time, with the facts of the plan in memory.
 fn noted(mut seen: Observed, plan: &Plan, seconds: i64) -> Observed {
     let since = |fact: &String| (fact.clone(), seen.facts.get(fact).copied().unwrap_or(at(seconds)));

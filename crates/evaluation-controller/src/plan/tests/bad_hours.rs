@@ -139,11 +139,11 @@ fn a_pod_that_is_about_to_end_is_no_lack_of_a_pod() {
     seen = with_status(seen, &runs);
     Arc::make_mut(&mut seen.pods[0]).metadata.deletion_timestamp = Some(time(3_630));
     let ends = plan(&seen, &settings(), at(3_600));
-    assert_eq!((&ends.facts, &ends.status), (&Vec::new(), &runs.status));
+    assert_eq!((facts(&ends), &ends.status), (Vec::new(), &runs.status));
     // A Job keeps it until it is counted.
     Arc::make_mut(&mut seen.pods[0]).phase = "Failed".to_owned();
     let ended = plan(&seen, &settings(), at(3_630));
-    assert_eq!(ended.facts, ["Job ab-baseline-0 (uid-ab-baseline-0) has no pod"]);
+    assert_eq!(facts(&ended), ["Job ab-baseline-0 (uid-ab-baseline-0) has no pod"]);
     assert_eq!((&ended.status, ended.requeue_after), (&runs.status, Some(Duration::from_secs(120))));
 }
 
@@ -185,6 +185,45 @@ fn a_run_without_a_pod_gives_its_gpus_back_also_while_the_other_run_is_refused()
         seen = noted(seen, &after, seconds);
     }
     assert_eq!(ended, Some(600));
+}
+
+/// Its user has mended something for an hour, and no object has a newer time.
+#[test]
+fn after_a_pause_the_times_of_objects_begin_anew() {
+    let running_init = json!({"name": "wait", "state": {"running": {"startedAt": "2026-01-01T12:00:00Z"}}});
+    let init = refusals::with_pod(
+        &json!({"nodeName": "n", "containers": [], "initContainers": [{"name": "wait"}]}),
+        &json!({"phase": "Pending", "initContainerStatuses": [running_init]}),
+    );
+    let silent =
+        refusals::with_pod(&json!({"nodeName": "n", "containers": []}), &json!({"phase": "Pending"}));
+    let mut stalled = running();
+    drop_job(&mut stalled, "ab-baseline-0");
+    stalled.baseline = own("ab-baseline", &condition("Stalled", "True", "CrashLoop"));
+    for (seen, most) in [
+        (refusals::baseline_ended(refusals::without_a_node(), 0), 600),
+        (refusals::baseline_ended(init, 0), 600),
+        (refusals::baseline_ended(silent, 0), 1_800),
+        (stalled, 600),
+    ] {
+        let mut seen = noted(seen.clone(), &plan(&seen, &settings(), at(300)), 300);
+        let pause = |seen: &mut Observed, paused: bool| {
+            Arc::make_mut(&mut seen.evaluation).spec.pods.paused = paused;
+        };
+        pause(&mut seen, true);
+        for seconds in [310, 3_600] {
+            let paused = plan(&seen, &settings(), at(seconds));
+            seen = noted(seen, &paused, seconds);
+        }
+        pause(&mut seen, false);
+        for seconds in [3_700, 3_699 + most] {
+            let waits = plan(&seen, &settings(), at(seconds));
+            assert_ne!(waits.status.phase, Some(Phase::Failed), "{seconds}: {:?}", waits.status.message);
+            seen = noted(seen, &waits, seconds);
+        }
+        let ended = plan(&seen, &settings(), at(3_700 + most));
+        assert_eq!(ended.status.phase, Some(Phase::Failed));
+    }
 }
 
 /// The Job makes the next one after a pause.
@@ -310,7 +349,7 @@ fn while_the_watch_of_pods_fails_no_run_is_ended_or_repeated() {
         seen.pods_are_stale = true;
         let waits = plan(&seen, &settings(), at(600));
         assert_eq!(acts_now(&waits), (false, false));
-        assert_eq!((waits.requeue_after, &waits.facts), (Some(Duration::from_secs(30)), &Vec::new()));
+        assert_eq!((waits.requeue_after, facts(&waits)), (Some(Duration::from_secs(30)), Vec::new()));
     }
 }
 

@@ -102,7 +102,7 @@ fn a_comparison_that_fails_beside_a_sidecar_is_repeated_and_fails_as_alone() {
         seen = ended_beside_a_sidecar(seen, code, "");
         let waits = plan(&seen, &settings(), at(69));
         assert_eq!(
-            (waits.status.phase, waits.facts),
+            (waits.status.phase, facts(&waits)),
             (Some(Phase::Comparing), Vec::new()),
             "memory is bounded"
         );
@@ -181,7 +181,7 @@ fn a_sidecar_that_has_started_is_no_obstacle() {
     let init = json!([{"name": "istio-proxy", "started": true, "state": running}]);
     let seen = initializing("istio-proxy", &init);
     let plan = plan(&seen, &settings(), at(9_999));
-    assert_eq!((plan.status.phase, plan.facts), (Some(Phase::Running), Vec::new()));
+    assert_eq!((plan.status.phase, facts(&plan)), (Some(Phase::Running), Vec::new()));
     assert!(!message_at(&seen, 9_999).contains("istio-proxy"));
 }
 
@@ -220,7 +220,7 @@ fn a_sidecar_that_ends_after_others_have_begun_is_no_obstacle() {
         let seen = with_pod(&json!({"nodeName": "n", "initContainers": init, "containers": []}), &status);
         let seen = refusals::baseline_ended(seen, 10);
         let now = plan(&seen, &settings(), at(9_999));
-        assert_eq!((now.status.phase, &now.facts), (Some(Phase::Running), &Vec::new()));
+        assert_eq!((now.status.phase, facts(&now)), (Some(Phase::Running), Vec::new()));
     }
 }
 
@@ -257,7 +257,7 @@ fn a_pod_with_a_sidecar_on_a_lost_node_is_no_lack_of_a_pod() {
     change_job(&mut seen, |job| job.metadata.creation_timestamp = Some(time(0)));
     Arc::make_mut(&mut seen.pods[0]).metadata.deletion_timestamp = Some(time(1_000));
     let waits = plan(&seen, &settings(), at(1_299));
-    assert_eq!((waits.requeue_after, &waits.facts), (Some(Duration::from_secs(1)), &Vec::new()));
+    assert_eq!((waits.requeue_after, facts(&waits)), (Some(Duration::from_secs(1)), Vec::new()));
     assert_eq!(said(&waits, conditions::EVALUATED), is("False", reasons::EVALUATING));
     assert_eq!(names(&plan(&seen, &settings(), at(1_300))).1, ["job ab-baseline-0"]);
     // Its runner has ended, and writes no file of the next one.
