@@ -52,10 +52,11 @@ const HAS_THE_NEXT_POD_WITHIN: Duration = Duration::from_secs(660);
 /// Most of these pauses are over by then. What else may be the cause is said, so that its user has time to mend it.
 const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
 
-/// A kubelet has the volumes and the network of a pod within this time.
+/// A kubelet has the volumes and the network of a pod within this time. Most images are there by then, too.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
 
-/// Of the first container of a pod: kubelets before 1.36 say nothing of it before it starts, and pull one image after the other.
+/// Of each image until the runner starts. A kubelet gives no reason while it pulls, and before 1.36 it says nothing of a pod whose
+/// first image it pulls. It pulls one image after the other.
 const IS_PULLED_WITHIN: Duration = Duration::from_secs(1_800);
 
 /// What a webhook adds, such as the rules of a mesh, is done within this time, and a sidecar has started.
@@ -184,8 +185,7 @@ pub(super) fn facts(observed: &Observed) -> Vec<String> {
     let of_job = |job: &Arc<JobView>| {
         let pods = observed.pods_of(job);
         let pod = pods.iter().find(|pod| !pod.is_over());
-        let unstarted = pod.filter(|pod| hindrance(pod).is_some()).map(|pod| does_not_start(pod));
-        unstarted.or_else(|| is_without(&pods).then(|| has_no_pod(job)))
+        pod.and_then(|pod| unstarted_fact(pod)).or_else(|| is_without(&pods).then(|| has_no_pod(job)))
     };
     active.filter_map(of_job).collect()
 }
@@ -198,6 +198,22 @@ fn is_without(pods: &[&PodView]) -> bool {
 fn has_no_pod(job: &JobView) -> String {
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
     format!("Job {} ({uid}) has no pod", job.name())
+}
+
+fn unstarted_fact(pod: &PodView) -> Option<String> {
+    match hindrance(pod) {
+        Some(_) => Some(does_not_start(pod)),
+        None => awaits_its_runner(pod).then(|| runner_is_awaited(pod)),
+    }
+}
+
+/// A kubelet pulls one image after the other, and each has its time.
+fn runner_is_awaited(pod: &PodView) -> String {
+    let has_begun = |one: &&Container| {
+        one.state.running.is_some() || one.state.terminated.is_some() || one.restart_count > 0
+    };
+    let begun = pod.init_containers.iter().chain(&pod.containers).filter(has_begun).count();
+    format!("pod {} ({}) awaits its runner after {begun} containers", pod.name(), pod.uid())
 }
 
 /// Whatever the reason: a kubelet tries again and alternates between reasons, and each of them would begin the time anew.
@@ -236,6 +252,18 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
         });
         return (found, since);
     }
+    if awaits_its_runner(pod) {
+        let since = observed.facts.get(&runner_is_awaited(pod)).copied().unwrap_or(now).max(created);
+        let name = pod.name();
+        let message = format!(
+            "container {RUNNER} of pod {name} has not started: its image, or that of a container before it, may still be \
+             pulled; see kubectl describe pod {name}"
+        );
+        let cause = Cause { reason: reasons::WAITING, message };
+        // A restart of this process, which begins the times anew, takes back no words.
+        let said_after = if is_said(observed, &cause) { Duration::ZERO } else { IS_SET_UP_WITHIN };
+        return (after(said_after, since, now, || cause), since);
+    }
     if pod.has_started_containers() {
         return (Finding::default(), created);
     }
@@ -251,12 +279,14 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
     (found, placed)
 }
 
-/// Whether nothing is known of the first container of a pod that is on a node.
+/// Whether a pod that is on a node waits for an image, for all that is known.
 fn may_be_pulling(pod: &PodView) -> bool {
-    pod.node.is_some()
-        && !pod.has_started_containers()
-        && hindrance(pod).is_none()
-        && running_init(pod).is_none()
+    pod.node.is_some() && !has_main_started(pod) && hindrance(pod).is_none() && running_init(pod).is_none()
+}
+
+/// Whether the volumes of a run are set up, and its runner has not started. An upload holds no GPU, so it waits without end.
+fn awaits_its_runner(pod: &PodView) -> bool {
+    pod.container(RUNNER).is_some() && pod.has_started_containers() && may_be_pulling(pod)
 }
 
 /// What keeps the main container of a pod from its start, though no object has its time, and after what time that is said.

@@ -181,8 +181,42 @@ fn a_sidecar_that_has_started_is_no_obstacle() {
     let init = json!([{"name": "istio-proxy", "started": true, "state": running}]);
     let seen = initializing("istio-proxy", &init);
     let plan = plan(&seen, &settings(), at(9_999));
-    assert_eq!((plan.status.phase, facts(&plan)), (Some(Phase::Running), Vec::new()));
+    let awaits = "pod ab-candidate-0-x () awaits its runner after 1 containers";
+    assert_eq!((plan.status.phase, facts(&plan)), (Some(Phase::Running), vec![awaits]));
     assert!(!message_at(&seen, 9_999).contains("istio-proxy"));
+}
+
+/// A kubelet whose pull of a large image hangs gives no reason, and the server holds GPUs.
+#[test]
+fn a_runner_that_does_not_start_after_others_have_ended_gives_the_gpus_back() {
+    let done = json!({"name": "runner-installer", "state": {"terminated": {"exitCode": 0}}});
+    let awaits = initializing("istio-proxy", &json!([done]));
+    let mut seen = refusals::baseline_ended(awaits.clone(), 10);
+    let first = plan(&seen, &settings(), at(10));
+    assert_eq!(first.requeue_after, Some(Duration::from_secs(120)));
+    seen = noted(seen, &first, 10);
+    assert!(!message_at(&seen, 129).contains("has not started"));
+    let named = plan(&seen, &settings(), at(130));
+    let words = "container runner of pod ab-candidate-0-x has not started: its image, or that of a container before it, may \
+                 still be pulled";
+    assert!(named.status.message.as_deref().unwrap().contains(words), "{:?}", named.status.message);
+    seen = noted(seen, &named, 130);
+    let last = plan(&seen, &settings(), at(1_809));
+    assert_eq!((&last.status, last.requeue_after), (&named.status, Some(Duration::from_secs(1))));
+    assert_eq!(plan(&seen, &settings(), at(1_810)).status.phase, Some(Phase::Failed));
+
+    // Each image has its time.
+    let running = json!({"running": {"startedAt": "2026-01-01T12:20:00Z"}});
+    let proxy = json!({"name": "istio-proxy", "started": true, "state": running});
+    let mut next = Observed { pods: initializing("istio-proxy", &json!([done, proxy])).pods, ..seen.clone() };
+    next = noted(next.clone(), &plan(&next, &settings(), at(1_200)), 1_200);
+    assert_eq!(plan(&next, &settings(), at(2_999)).status.phase, Some(Phase::Running));
+    assert_eq!(plan(&next, &settings(), at(3_000)).status.phase, Some(Phase::Failed));
+    // It runs.
+    let pod = Arc::make_mut(seen.pods.iter_mut().find(|pod| pod.name() == "ab-candidate-0-x").unwrap());
+    pod.containers = [container(&json!({"name": "runner", "state": {"running": {}}}))].into();
+    let runs = plan(&seen, &settings(), at(1_810));
+    assert_eq!((runs.status.phase, facts(&runs)), (Some(Phase::Running), Vec::new()));
 }
 
 /// The kubelet ends it when its startup probe has failed, and starts it again.
@@ -220,7 +254,8 @@ fn a_sidecar_that_ends_after_others_have_begun_is_no_obstacle() {
         let seen = with_pod(&json!({"nodeName": "n", "initContainers": init, "containers": []}), &status);
         let seen = refusals::baseline_ended(seen, 10);
         let now = plan(&seen, &settings(), at(9_999));
-        assert_eq!((now.status.phase, facts(&now)), (Some(Phase::Running), Vec::new()));
+        let awaits = "pod ab-candidate-0-x () awaits its runner after 2 containers";
+        assert_eq!((now.status.phase, facts(&now)), (Some(Phase::Running), vec![awaits]));
     }
 }
 
