@@ -132,7 +132,8 @@ pub struct EvaluationArgs {
     pub allow_code_execution: bool,
 
     /// Seconds for which a temporary server may be stalled, or a run may not start, for example without its image. Then the
-    /// evaluation fails, and its GPUs are given back. A run whose pod has ended has at least 660 seconds for the next one
+    /// evaluation fails, and its GPUs are given back. A run whose pod has ended has at least 660 seconds for the next
+    /// one, and at least 1800 seconds for each image that is pulled
     #[arg(long, default_value_t = 600)]
     pub server_fault_seconds: u64,
 

@@ -55,8 +55,8 @@ const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
 /// A kubelet has the volumes and the network of a pod within this time. Most images are there by then, too.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
 
-/// Of each image until the runner starts. A kubelet gives no reason while it pulls, and before 1.36 it says nothing of a pod whose
-/// first image it pulls. It pulls one image after the other.
+/// Of each image until the runner starts. A kubelet gives no reason while it pulls, and before 1.36 it says nothing of
+/// a pod whose first image it pulls. It pulls one image after the other.
 const IS_PULLED_WITHIN: Duration = Duration::from_secs(1_800);
 
 /// What a webhook adds, such as the rules of a mesh, is done within this time, and a sidecar has started.
@@ -256,8 +256,8 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
         let since = observed.facts.get(&runner_is_awaited(pod)).copied().unwrap_or(now).max(created);
         let name = pod.name();
         let message = format!(
-            "container {RUNNER} of pod {name} has not started: its image, or that of a container before it, may still be \
-             pulled; see kubectl describe pod {name}"
+            "container {RUNNER} of pod {name} has not started: its image, or that of a container before it, may still \
+             be pulled; see kubectl describe pod {name}"
         );
         let cause = Cause { reason: reasons::WAITING, message };
         // A restart of this process, which begins the times anew, takes back no words.
@@ -271,8 +271,9 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
     let found = after(IS_SET_UP_WITHIN, placed, now, || {
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
         let message = format!(
-            "pod {name} is on node {node}, and none of its containers has started: its first image may still be pulled, or a \
-             volume may be attached to another node; see kubectl describe pod {name}"
+            "pod {name} is on node {node}, and none of its containers has started: a volume may be attached to another \
+             node, the network may not be set up, or, before Kubernetes 1.36, its first image may still be pulled; see \
+             kubectl describe pod {name}"
         );
         Cause { reason: reasons::WAITING, message }
     });
@@ -284,7 +285,8 @@ fn may_be_pulling(pod: &PodView) -> bool {
     pod.node.is_some() && !has_main_started(pod) && hindrance(pod).is_none() && running_init(pod).is_none()
 }
 
-/// Whether the volumes of a run are set up, and its runner has not started. An upload holds no GPU, so it waits without end.
+/// Whether the volumes of a run are set up, and its runner has not started. An upload holds no GPU, so it waits without
+/// end.
 fn awaits_its_runner(pod: &PodView) -> bool {
     pod.container(RUNNER).is_some() && pod.has_started_containers() && may_be_pulling(pod)
 }
@@ -368,7 +370,8 @@ fn next_runs(scene: &Scene<'_>) -> Vec<Work> {
     lanes.iter().filter_map(next).collect()
 }
 
-/// Since when the next run of this side does not go on. `None`: it runs, may go on by itself, or its Job is about to be created.
+/// Since when the next run of this side does not go on. `None`: it runs, may go on by itself, or its Job is about to be
+/// created.
 fn stands_since(scene: &Scene<'_>, side: Side, work: Work) -> Option<Timestamp> {
     if is_active(scene, work) {
         let Obstacle { cause: _, since, may_pass_within } = start(scene, work).obstacle?;
@@ -385,8 +388,8 @@ fn stands_since(scene: &Scene<'_>, side: Side, work: Work) -> Option<Timestamp> 
     }
 }
 
-/// Of an evaluation that is not paused: that, and which of the next runs have no Job at work. Whatever is refused: a plan and the
-/// one after its refusal have the same times.
+/// Of an evaluation that is not paused: that, and which of the next runs have no Job at work. Whatever is refused: a
+/// plan and the one after its refusal have the same times.
 pub(super) fn facts_of_runs(scene: &Scene<'_>) -> Vec<String> {
     let without = next_runs(scene).into_iter().filter(|work| !is_active(scene, *work));
     let without = without.map(|work| has_no_job(scene, work));
@@ -395,8 +398,8 @@ pub(super) fn facts_of_runs(scene: &Scene<'_>) -> Vec<String> {
 
 const NOT_PAUSED: &str = "is not paused";
 
-/// While an evaluation is paused, its user mends something. So no time of an object counts from before the end of a pause. After
-/// a restart of this process, which may have missed a pause, these times begin anew as well.
+/// While an evaluation is paused, its user mends something. So no time of an object counts from before the end of a
+/// pause. After a restart of this process, which may have missed a pause, these times begin anew as well.
 pub(super) fn unpaused_since(observed: &Observed, now: Timestamp) -> Timestamp {
     let known = observed.facts.get(NOT_PAUSED).filter(|_| !observed.evaluation.spec.pods.paused);
     known.copied().unwrap_or(now)

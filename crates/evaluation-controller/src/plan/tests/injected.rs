@@ -197,8 +197,8 @@ fn a_runner_that_does_not_start_after_others_have_ended_gives_the_gpus_back() {
     seen = noted(seen, &first, 10);
     assert!(!message_at(&seen, 129).contains("has not started"));
     let named = plan(&seen, &settings(), at(130));
-    let words = "container runner of pod ab-candidate-0-x has not started: its image, or that of a container before it, may \
-                 still be pulled";
+    let words = "container runner of pod ab-candidate-0-x has not started: its image, or that of a container before \
+                 it, may still be pulled";
     assert!(named.status.message.as_deref().unwrap().contains(words), "{:?}", named.status.message);
     seen = noted(seen, &named, 130);
     let last = plan(&seen, &settings(), at(1_809));

@@ -326,6 +326,10 @@ fn a_pod_whose_volume_is_on_another_node_is_named() {
         message.contains("pod ab-candidate-0-x is on node n, and none of its containers has started"),
         "{message}"
     );
+    // A kubelet of 1.36 pulls no image before.
+    let why =
+        "the network may not be set up, or, before Kubernetes 1.36, its first image may still be pulled";
+    assert!(message.contains(why), "{message}");
 }
 
 /// A node was bought for it. Kubelets before 1.36 say nothing of a first image that is pulled for a quarter of an hour.
