@@ -163,8 +163,9 @@ where
     }
 }
 
-/// The kinds with the condition `Ready`. A TrainingJob has `Complete` instead.
-const KINDS_OF_KSTATUS: [&str; 4] = ["AIDispatcher", "AIInference", "AIScaler", "InferenceEndpoint"];
+/// The kinds with the condition `Ready`, and a kind with `Complete` instead.
+const KINDS_OF_KSTATUS: [&str; 5] =
+    ["AIDispatcher", "AIInference", "AIScaler", "InferenceEndpoint", "ModelEvaluation"];
 
 /// Checks every object of these kinds that a test watches with kstatus.
 fn agrees_with_kstatus<K: Serialize>(object: &K) {

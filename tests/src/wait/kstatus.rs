@@ -48,7 +48,8 @@ pub(super) fn kstatus(object: &Value) -> Kstatus {
 }
 
 /// Panics unless kstatus and the status agree: current if and only if this generation is ready, failed if and only if it is
-/// stalled, in progress otherwise. For kinds with the condition `Ready`.
+/// stalled, in progress otherwise. For kinds with the condition `Ready`. A kind without it is current when it is complete, and
+/// while it is suspended.
 pub(super) fn assert_kstatus(object: &Value) {
     if let Err(contradiction) = consistent(object) {
         panic!("{contradiction}:\n{object:#}");
@@ -67,7 +68,12 @@ fn consistent(object: &Value) -> Result<(), String> {
             return Err(format!("{type_} must be absent while it is not True"));
         }
     }
-    let expected = match (ready, stalled) {
+    let is_suspended = is_observed && object["spec"]["suspend"] == true && !reconciling;
+    let is_done = match kind_ends(object) {
+        true => is_suspended || is_true("Complete"),
+        false => ready,
+    };
+    let expected = match (is_done, stalled) {
         _ if !object["metadata"]["deletionTimestamp"].is_null() => Kstatus::Terminating,
         (_, true) => Kstatus::Failed,
         (true, false) => Kstatus::Current,
@@ -88,6 +94,11 @@ fn consistent(object: &Value) -> Result<(), String> {
         return Err(format!("phase {phase:?} contradicts {judged:?}"));
     }
     Ok(())
+}
+
+/// Whether `Complete` or `Failed` ends an object of this kind.
+fn kind_ends(object: &Value) -> bool {
+    object["kind"] == "ModelEvaluation"
 }
 
 /// The status of the condition of this type, if there is one.
@@ -157,11 +168,22 @@ mod tests {
             object["status"]["phase"] = phase.into();
             object
         };
+        let run = |name: &str, is_suspended: bool, conditions: &[(&str, &str)]| {
+            let mut object = phase(name, conditions);
+            object["kind"] = "ModelEvaluation".into();
+            object["spec"]["suspend"] = is_suspended.into();
+            object
+        };
         for agrees in [
             phase("Ready", &[("Ready", "True")]),
             phase("Loading", &[("Ready", "False"), ("Reconciling", "True")]),
             phase("Failed", &[("Ready", "False"), ("Stalled", "True")]),
             phase("Pending", &[("Ready", "False")]),
+            run("Running", false, &[("Complete", "False"), ("Reconciling", "True")]),
+            run("Pending", true, &[]),
+            run("Pending", true, &[("Reconciling", "True")]),
+            run("Failed", false, &[("Failed", "True"), ("Stalled", "True")]),
+            run("Succeeded", false, &[("Complete", "True")]),
         ] {
             assert_eq!(consistent(&agrees), Ok(()), "{agrees}");
         }
@@ -176,6 +198,12 @@ mod tests {
                 "kstatus is InProgress, but the status means Current",
             ),
             (phase("Ready", &[("Ready", "False")]), "phase Some(\"Ready\") contradicts InProgress"),
+            (
+                run("Failed", false, &[("Failed", "True")]),
+                "kstatus is Current, but the status means InProgress",
+            ),
+            (run("Succeeded", false, &[("Complete", "True"), ("Reconciling", "True")]), "means Current"),
+            (run("Pending", false, &[]), "kstatus is Current, but the status means InProgress"),
             (
                 phase("Failed", &[("Reconciling", "True"), ("Stalled", "True")]),
                 "it cannot be both Reconciling and Stalled",

@@ -211,11 +211,13 @@ pub(super) fn cause_of(refusal: &Refusal) -> Cause {
     Cause { reason, message: refusal.message().to_owned() }
 }
 
+/// Begin of the message of [`of_undeleted`].
+pub(super) const UNDELETED: &str = "the evaluation has ended, and what is left of it cannot be deleted: ";
+
 /// Something of an evaluation that has ended cannot be deleted, and may hold GPUs.
 pub(super) fn of_undeleted(refusal: &Refusal) -> Verdict {
     let Cause { reason, message } = cause_of(refusal);
-    let message = format!("the evaluation has ended, and what is left of it cannot be deleted: {message}");
-    holds(conditions::STALLED, reason, message)
+    holds(conditions::STALLED, reason, format!("{UNDELETED}{message}"))
 }
 
 /// A refusal that stops no run.
@@ -263,6 +265,8 @@ pub(super) fn of_failure(
         evaluated,
         fails(conditions::COMPARED, reason, message.clone()),
         holds(conditions::FAILED, reason, message.clone()),
+        // Without it, kstatus takes the evaluation for complete.
+        holds(conditions::STALLED, reason, message.clone()),
     ];
     Assessment { phase: Phase::Failed, reason, message: message.clone(), verdicts }
 }

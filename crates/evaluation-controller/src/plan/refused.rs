@@ -118,8 +118,9 @@ fn undeleted(refusal: &Refusal, observed: &Observed, settings: &Settings, now: T
     let stalled = conditions::of_undeleted(refusal);
     let (reason, message) = (stalled.reason, stalled.message.clone());
     let status = status::with_verdict(status, stalled, observed, now);
-    let is_known =
-        known_stall(observed).is_some_and(|known| known.reason == reason && known.status == "True");
+    // A failure is stalled for its own reason, which may be the same.
+    let is_known = known_stall(observed)
+        .is_some_and(|known| known.reason == reason && known.message.starts_with(conditions::UNDELETED));
     events.extend((!is_known).then_some(Note { severity: Severity::Warning, reason, message }));
     let requeue_after = requeue_after.into_iter().chain([settings.refusal_retry]).min();
     Plan { events, requeue_after, ..nothing(status) }

@@ -33,10 +33,17 @@ pub(super) fn kept(observed: &Observed) -> ModelEvaluationStatus {
     status
 }
 
-/// Of an evaluation that has ended.
+/// Of an evaluation that has ended. A failure stays stalled, and a verdict is stalled only while something cannot be deleted.
 pub(super) fn observed(observed: &Observed) -> ModelEvaluationStatus {
     let mut status = kept(observed);
+    let of_type = |type_: &str| status.conditions.iter().find(|known| known.type_ == type_).cloned();
+    let before = of_type(conditions::STALLED);
+    let stalled = of_type(conditions::FAILED).filter(|failed| failed.status == "True").map(|failed| {
+        let since = before.map_or(failed.last_transition_time, |before| before.last_transition_time);
+        Condition { type_: conditions::STALLED.to_owned(), last_transition_time: since, ..failed }
+    });
     status.conditions.retain(|condition| condition.type_ != conditions::STALLED);
+    status.conditions.extend(stalled);
     status
 }
 

@@ -231,6 +231,44 @@ fn the_exit_code_of_the_runner_is_the_reason_and_its_words_are_the_message() {
     }
 }
 
+/// kstatus, and Flux with it, takes an object without `Ready` for complete, unless it is stalled.
+#[test]
+fn a_failure_is_stalled_until_it_is_deleted_and_a_regression_is_not() {
+    let mut seen = observed(evaluation(&json!({})));
+    add_job(&mut seen, "ab-baseline-0", Some((81, "")));
+    seen.baseline = own("ab-baseline", &ready());
+    let failed = planned(&seen);
+    assert_eq!(said(&failed, conditions::FAILED), is("True", reasons::DATASET_NOT_FOUND));
+    assert_eq!(said(&failed, conditions::STALLED), is("True", reasons::DATASET_NOT_FOUND));
+    seen = with_status(seen, &failed);
+    let later = plan(&seen, &settings(), at(60));
+    assert_eq!(later.status, failed.status, "the end changes nothing");
+    // What cannot be deleted is said meanwhile.
+    let undeleted = denied(&seen, 60);
+    assert_eq!(said(&undeleted, conditions::STALLED), is("True", reasons::DENIED));
+    seen = with_status(seen, &undeleted);
+    seen.baseline = Sighting::Absent;
+    assert_eq!(plan(&seen, &settings(), at(120)).status, failed.status);
+
+    let regressed =
+        compared(r#"{"bothRight":1000,"onlyBaseline":200,"onlyCandidate":40,"bothWrong":760}"#, QUIET);
+    assert_eq!(said(&regressed, conditions::COMPARED), is("True", reasons::REGRESSED));
+    assert_eq!(said(&regressed, conditions::STALLED), None);
+}
+
+/// An earlier release has not said that it is stalled.
+#[test]
+fn a_failure_of_an_earlier_release_is_stalled_too() {
+    let mut ended = evaluation(&json!({}));
+    let status = json!({"phase": "Failed", "completionTime": "2026-01-01T12:00:00Z", "observedGeneration": 1,
+        "conditions": [condition("Failed", "True", "HarnessFailed")]});
+    ended.status = Some(serde_json::from_value(status).unwrap());
+    let seen = observed(ended);
+    let plan = planned(&seen);
+    assert_eq!(said(&plan, conditions::STALLED), is("True", reasons::HARNESS_FAILED));
+    assert_eq!(planned(&with_status(seen, &plan)).status, plan.status);
+}
+
 /// The runner finds the result on the volume.
 #[test]
 fn a_completed_job_whose_pod_is_gone_is_repeated() {
