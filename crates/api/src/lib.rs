@@ -32,6 +32,7 @@
 //! - `loader.rs`: what controllers and the model loader agree on.
 //! - `launcher.rs`: what the training-controller and the training-launcher agree on.
 //! - `launcher/evaluator.rs`: what the evaluation-controller and the eval-runner agree on.
+//! - `launcher/evaluator/limits.rs`: which test sets a harness cannot ask.
 //! - `monitor.rs`: what the dispatcher-controller and the monitor agree on.
 //! - `controllers.rs`: the table of controllers and programs.
 

@@ -432,6 +432,8 @@ pub const SERVER_FAILED: &str = "ServerFailed";
 pub const HARNESS_FAILED: &str = "HarnessFailed";
 /// The image has no program of the harness.
 pub const HARNESS_NOT_FOUND: &str = "HarnessNotFound";
+/// The harness cannot ask this test set, such as one of lm-eval that scores log-likelihoods.
+pub const TEST_SET_UNSUPPORTED: &str = "TestSetUnsupported";
 /// What the harness has written cannot be read, or a file of the answers is damaged.
 pub const OUTPUT_UNREADABLE: &str = "OutputUnreadable";
 /// More than 0.5 % of the questions were asked of one model only.

@@ -2,7 +2,10 @@
 
 use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
-use api::launcher::evaluator::{API_KEY, PROGRAM, options};
+use api::{
+    aiinference::evaluation,
+    launcher::evaluator::{API_KEY, PROGRAM, options},
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use comparison::Confidence;
 
@@ -149,7 +152,7 @@ pub(crate) enum Harness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Endpoint {
     Chat,
-    /// Text completions, which log-likelihoods need
+    /// Text completions, for models without a chat template
     Completions,
 }
 
@@ -170,6 +173,13 @@ impl Harness {
             Self::LmEval => "lm-eval",
         }
     }
+
+    pub(crate) fn of_spec(self) -> evaluation::Harness {
+        match self {
+            Self::Evalscope => evaluation::Harness::EvalScope,
+            Self::LmEval => evaluation::Harness::LmEval,
+        }
+    }
 }
 
 impl Endpoint {
@@ -177,6 +187,13 @@ impl Endpoint {
         match self {
             Self::Chat => "chat",
             Self::Completions => "completions",
+        }
+    }
+
+    pub(crate) fn of_spec(self) -> evaluation::Requests {
+        match self {
+            Self::Chat => evaluation::Requests::Chat,
+            Self::Completions => evaluation::Requests::Completions,
         }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn command(wanted: &Run, order: &Order<'_>, key: &Key) -> Result<Comm
     let mut command = program(wanted);
     let key = key.reveal().unwrap_or(NO_KEY);
     match wanted.harness {
-        Harness::Evalscope => command.env("EVALSCOPE_API_KEY", key).args(evalscope(wanted, order)?),
+        Harness::Evalscope => command.env("EVALSCOPE_API_KEY", key).args(evalscope(wanted, order)),
         Harness::LmEval => command.env("OPENAI_API_KEY", key).args(lm_eval(wanted, order)?),
     };
     Ok(command)
@@ -68,12 +68,7 @@ fn option(name: &str, value: impl Into<OsString>) -> OsString {
 
 /// Arguments of EvalScope 1.10.0. A key that is empty on the command line is read from the environment. A request
 /// that fails after its retries leaves no answer, and the others go on.
-fn evalscope(wanted: &Run, order: &Order<'_>) -> Result<Vec<OsString>, Fault> {
-    if wanted.endpoint == Endpoint::Completions {
-        return Err(Fault::usage(
-            "EvalScope sends chat completions alone: use lm-eval, or the endpoint chat",
-        ));
-    }
+fn evalscope(wanted: &Run, order: &Order<'_>) -> Vec<OsString> {
     let mut of_dataset = Map::new();
     if let Some(path) = &order.questions.path {
         of_dataset.insert("local_path".to_owned(), json!(path));
@@ -105,7 +100,7 @@ fn evalscope(wanted: &Run, order: &Order<'_>) -> Result<Vec<OsString>, Fault> {
     ];
     arguments.extend(order.questions.path.is_some().then(|| option("dataset-hub", "local")));
     arguments.extend(order.limit.map(|limit| option("limit", limit.to_string())));
-    Ok(arguments)
+    arguments
 }
 
 /// Arguments of lm-eval 0.4.12. It has no tokenizer, so the length of contexts is not checked.

@@ -28,7 +28,7 @@ const FAILS: &str = "Processing item in subset=";
 const LACKS: &str = "Resource 'punkt_tab' not found";
 
 /// What a line of an error means.
-const CAUSES: [(&str, ExitCode); 8] = [
+const CAUSES: [(&str, ExitCode); 11] = [
     ("No space left on device", ExitCode::OutOfSpace),
     ("Disk quota exceeded", ExitCode::OutOfSpace),
     ("OfflineModeIsEnabled", ExitCode::DatasetOnlineForbidden),
@@ -37,6 +37,13 @@ const CAUSES: [(&str, ExitCode); 8] = [
     ("ValueError: Benchmark '", ExitCode::DatasetNotFound),
     ("ValueError: Tasks not found:", ExitCode::DatasetNotFound),
     ("FileNotFoundError:", ExitCode::DatasetNotFound),
+    ("which is marked as unsafe. Set confirm_run_unsafe_code=True", ExitCode::CodeExecutionForbidden),
+    // lm-eval 0.4.12 without a tokenizer, and with chat completions.
+    ("AssertionError: Tokenizer is required for loglikelihood tasks", ExitCode::TestSetUnsupported),
+    (
+        "NotImplementedError: Loglikelihood is not supported for chat completions",
+        ExitCode::TestSetUnsupported,
+    ),
 ];
 
 impl Log {

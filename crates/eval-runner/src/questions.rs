@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::launcher::evaluator::ExitCode;
+use api::launcher::evaluator::{
+    ExitCode,
+    limits::{Question, refusal},
+};
 
 use crate::{
     cli::{Harness, Run},
@@ -32,30 +35,6 @@ impl Questions {
     }
 }
 
-/// Benchmarks of EvalScope 1.10.0 that run what a model wrote, by the begin of their names. lm-eval itself needs a flag
-/// for such a task.
-const RUN_CODE: [&str; 19] = [
-    "bigcodebench",
-    "claw_eval",
-    "deep_swe",
-    "gdpval",
-    "humaneval",
-    "job_bench",
-    "live_code_bench",
-    "mbpp",
-    "multipl_e",
-    "officeqa",
-    "omnidoc_bench",
-    "scicode",
-    "skillsbench",
-    "swe_bench",
-    "tau",
-    "terminal_bench",
-    "toolathlon",
-    "wide_search",
-    "gaia",
-];
-
 /// Custom benchmarks of EvalScope, with the end of the names of their files.
 const CUSTOM: [(&str, &str); 2] = [("general_mcq", "val"), ("general_qa", "test")];
 const FORMS: [&str; 3] = [LINES, "csv", "tsv"];
@@ -66,14 +45,15 @@ const LINES: &str = "jsonl";
 const MOST_ENTRIES: usize = 10_000;
 
 pub(crate) fn questions(wanted: &Run) -> Result<Questions, Fault> {
-    let runs_code = match wanted.harness {
-        Harness::Evalscope => RUN_CODE.iter().any(|name| wanted.dataset.starts_with(name)),
-        Harness::LmEval => false,
+    let question = Question {
+        harness: wanted.harness.of_spec(),
+        requests: wanted.endpoint.of_spec(),
+        dataset: &wanted.dataset,
+        has_files: wanted.dataset_path.is_some(),
+        allow_code_execution: wanted.allow_code_execution,
     };
-    if runs_code && !wanted.allow_code_execution {
-        let message =
-            format!("{} runs code that a model wrote: allow it by allowCodeExecution", wanted.dataset);
-        return Err(Fault::new(ExitCode::CodeExecutionForbidden, message));
+    if let Some(refusal) = refusal(&question) {
+        return Err(Fault::new(refusal.code(), refusal.to_string()));
     }
     let Some(path) = &wanted.dataset_path else {
         if wanted.allow_online {
@@ -88,18 +68,7 @@ pub(crate) fn questions(wanted: &Run) -> Result<Questions, Fault> {
     let found = fs::metadata(path).map_err(|error| unreadable(path, &error))?;
     let subsets = match wanted.harness {
         Harness::Evalscope if found.is_dir() && wanted.subsets.is_empty() => subsets(&wanted.dataset, path)?,
-        Harness::Evalscope => wanted.subsets.clone(),
-        Harness::LmEval => {
-            // They name functions, include other files, and have templates without a sandbox.
-            if !wanted.allow_code_execution {
-                let message = format!(
-                    "{} has task files of lm-eval, which can run code: allow it by allowCodeExecution, or use evalscope",
-                    path.display()
-                );
-                return Err(Fault::new(ExitCode::CodeExecutionForbidden, message));
-            }
-            wanted.subsets.clone()
-        }
+        Harness::Evalscope | Harness::LmEval => wanted.subsets.clone(),
     };
     let counts = match wanted.harness {
         Harness::Evalscope => counts(&wanted.dataset, path, &subsets)?,

@@ -194,7 +194,7 @@ fn check_end(end: &End, gone: Option<&str>, log: &Log, wanted: &Run) -> Result<(
         End::Exited(status) => {
             // A harness that was killed has not ended by itself.
             if let Some((code, line)) = log.cause().filter(|_| status.code().is_some() && gone.is_none()) {
-                return Err(Fault::new(code, format!("{}: {line}", wanted.dataset)));
+                return Err(Fault::new(code, format!("{}: {line}{}", wanted.dataset, fix(code))));
             }
             if let Some(cause) = gone {
                 return Err(server_failed(wanted, cause));
@@ -203,6 +203,26 @@ fn check_end(end: &End, gone: Option<&str>, log: &Log, wanted: &Run) -> Result<(
             let last = log.last().unwrap_or("it has printed nothing");
             Err(Fault::new(ExitCode::HarnessFailed, format!("{name} ended with {status}: {last}")))
         }
+    }
+}
+
+/// What the line of the harness does not say.
+fn fix(code: ExitCode) -> &'static str {
+    match code {
+        ExitCode::TestSetUnsupported => "; use a test set that judges generated answers",
+        ExitCode::CodeExecutionForbidden => "; set allowCodeExecution, or leave it out",
+        ExitCode::Stopped
+        | ExitCode::DatasetNotFound
+        | ExitCode::DatasetOnlineForbidden
+        | ExitCode::ServerFailed
+        | ExitCode::HarnessFailed
+        | ExitCode::HarnessNotFound
+        | ExitCode::OutputUnreadable
+        | ExitCode::TooManyErrors
+        | ExitCode::PairingFailed
+        | ExitCode::OutOfSpace
+        | ExitCode::VolumeUnusable
+        | ExitCode::Usage => "",
     }
 }
 

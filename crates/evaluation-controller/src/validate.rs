@@ -7,6 +7,7 @@ use api::{
         evaluation::{ENDPOINT, Harness, ModelEvaluation, RUNNING_SERVER, TestSet},
         source::{Hub, InvalidSource, ModelSource},
     },
+    launcher::evaluator::limits::{Question, Refusal, refusal},
     pods::Resources,
     reasons,
 };
@@ -182,6 +183,9 @@ pub(crate) fn validate(
     if sets.is_empty() {
         return Err(Invalid::of_field("spec.testSet", "name a test set, such as cmmlu"));
     }
+    if !has_begun {
+        sets.iter().enumerate().try_for_each(|(index, set)| can_be_asked(evaluation, set, index))?;
+    }
     Ok(ValidEvaluation {
         evaluation: Arc::clone(evaluation),
         name: meta.name.clone().unwrap_or_default(),
@@ -329,6 +333,32 @@ fn test_set(
     })
 }
 
+/// The runner would refuse the others, after a server has loaded its model on GPUs.
+fn can_be_asked(evaluation: &ModelEvaluation, set: &ValidSet, index: usize) -> Result<(), Invalid> {
+    let spec = &evaluation.spec;
+    let question = Question {
+        harness: set.harness,
+        requests: spec.requests,
+        dataset: &set.dataset,
+        has_files: set.questions != Questions::Online,
+        allow_code_execution: spec.allow_code_execution,
+    };
+    let Some(refusal) = refusal(&question) else { return Ok(()) };
+    let of_set = match &spec.test_set {
+        Some(_) => "spec.testSet".to_owned(),
+        None => format!("spec.testSets[{index}]"),
+    };
+    let (reason, message) = match refusal {
+        Refusal::NoCompletions => {
+            (reasons::INVALID_SPEC, format!("spec.requests: {}: {refusal}", set.dataset))
+        }
+        Refusal::RunsCode(_) | Refusal::TaskFiles(_) => {
+            (reasons::CODE_EXECUTION_FORBIDDEN, format!("{of_set}: {refusal}"))
+        }
+    };
+    Err(Invalid::new(reason, format!("{message}; create the evaluation again")))
+}
+
 /// A name that the runner takes for a file, and that no other test set has.
 fn file(name: &str) -> String {
     let is_plain = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "._-".contains(char);
@@ -469,6 +499,55 @@ mod tests {
         let online = Settings { allow_online: true, ..settings() };
         let sets = valid(&json!({"allowOnline": true}), &online).unwrap().sets;
         assert_eq!(sets[0].questions, Questions::Online);
+    }
+
+    /// The runner would refuse it after a server has loaded its model.
+    #[test]
+    fn a_test_set_that_cannot_be_asked_is_refused_before_there_is_a_server() {
+        let settings = Settings {
+            lm_eval_image: Some("lm-eval:1".to_owned()),
+            allow_code_execution: true,
+            ..settings()
+        };
+        let code = reasons::CODE_EXECUTION_FORBIDDEN;
+        for (fields, reason, words) in [
+            (
+                json!({"requests": "Completions"}),
+                reasons::INVALID_SPEC,
+                "spec.requests: cmmlu: evalscope sends chat",
+            ),
+            (json!({"testSet": "humaneval"}), code, "spec.testSet: humaneval runs code"),
+            (
+                json!({"testSets": [{"name": "a"}, {"name": "b", "dataset": "mbpp_plus"}]}),
+                code,
+                "spec.testSets[1]: mbpp_plus runs code",
+            ),
+            (
+                json!({"testSets": [{"name": "gsm8k", "harness": "lm-eval", "claimName": "tasks"}]}),
+                code,
+                "spec.testSets[0]: gsm8k has task files of lm-eval",
+            ),
+        ] {
+            let refused = valid(&fields, &settings).unwrap_err();
+            assert_eq!(refused.reason, reason, "{fields}");
+            assert!(refused.message.starts_with(words), "{}", refused.message);
+            // An upgrade ends no run.
+            let mut begun = evaluation(&fields);
+            begun.status =
+                Some(serde_json::from_value(json!({"startTime": "2026-01-01T12:00:00Z"})).unwrap());
+            assert!(validate(&Arc::new(begun), &settings).is_ok(), "{fields}");
+        }
+        for fields in [
+            json!({"testSet": "humaneval", "allowCodeExecution": true}),
+            json!({"testSets": [{"name": "gsm8k", "harness": "lm-eval"}], "requests": "Completions",
+                "allowCodeExecution": true}),
+        ] {
+            assert!(valid(&fields, &settings).is_ok(), "{fields}");
+        }
+        // Tasks of the harness itself are no files of the user.
+        let online = Settings { allow_online: true, ..settings };
+        let fields = json!({"testSets": [{"name": "gsm8k", "harness": "lm-eval"}], "allowOnline": true});
+        assert!(valid(&fields, &online).is_ok());
     }
 
     /// Another release may have another default.

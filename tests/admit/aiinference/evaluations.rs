@@ -112,6 +112,25 @@ async fn there_are_test_sets_with_names_and_files() {
 }
 
 #[tokio::test]
+async fn text_completions_need_lm_eval() {
+    let completions = |mut fields: Value| {
+        fields["requests"] = json!("Completions");
+        fields
+    };
+    let words = "evalscope sends chat completions alone";
+    let mixed = json!({"testSet": null, "testSets": [{"name": "a", "harness": "lm-eval"}, {"name": "b"}]});
+    let lm_eval = json!({"harness": "lm-eval"});
+    check::<ModelEvaluation>(
+        base(),
+        vec![
+            case("requests", words, completions(json!({})), json!({"requests": "Chat"})),
+            case("requests", words, completions(mixed), completions(set(lm_eval))),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn answers_are_uploaded_to_a_bucket() {
     let output = |fields: Value| {
         let mut output = json!({"uri": "s3://evaluations/chat"});

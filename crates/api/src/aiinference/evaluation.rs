@@ -65,6 +65,10 @@ pub const ENDPOINT: &str = "endpoint:";
     ).message("claimName, size and storageClassName must not be added after creation").field_path(".output"),
     validation = Rule::new("has(self.testSet) != has(self.testSets)")
         .message("exactly one of testSet and testSets must be set"),
+    validation = Rule::new(
+        "self.requests != 'Completions' || has(self.testSets) && self.testSets.all(set, set.harness == 'lm-eval')",
+    ).message("evalscope sends chat completions alone: must be Chat, or all testSets must have harness lm-eval")
+        .field_path(".requests"),
     validation = Rule::new("self.baselineModel != self.candidateModel")
         .message("must not be the baselineModel: a model is no worse than itself").field_path(".candidateModel")
 )]

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+pub mod limits;
+
 /// The name of the program, also in the folder into which `install` copies it.
 pub const PROGRAM: &str = "eval-runner";
 
@@ -122,10 +124,12 @@ pub enum ExitCode {
     VolumeUnusable = 91,
     /// The command line is invalid: a fault of the controller, not of the user.
     Usage = 92,
+    /// The harness cannot ask this test set here, with any model.
+    TestSetUnsupported = 93,
 }
 
 impl ExitCode {
-    pub const ALL: [ExitCode; 13] = [
+    pub const ALL: [ExitCode; 14] = [
         ExitCode::Stopped,
         ExitCode::DatasetNotFound,
         ExitCode::DatasetOnlineForbidden,
@@ -139,6 +143,7 @@ impl ExitCode {
         ExitCode::OutOfSpace,
         ExitCode::VolumeUnusable,
         ExitCode::Usage,
+        ExitCode::TestSetUnsupported,
     ];
 
     /// The exit code of a terminated container, if the runner defines it.
@@ -167,6 +172,7 @@ impl ExitCode {
             ExitCode::OutOfSpace => "OutOfSpace",
             ExitCode::VolumeUnusable => "VolumeUnusable",
             ExitCode::Usage => "Usage",
+            ExitCode::TestSetUnsupported => "TestSetUnsupported",
         }
     }
 
@@ -185,7 +191,8 @@ impl ExitCode {
             | ExitCode::TooManyErrors
             | ExitCode::PairingFailed
             | ExitCode::OutOfSpace
-            | ExitCode::Usage => false,
+            | ExitCode::Usage
+            | ExitCode::TestSetUnsupported => false,
         }
     }
 }
@@ -298,7 +305,7 @@ mod tests {
             assert_eq!(ExitCode::from_code(code.code()), Some(code));
             assert_eq!(format!("{code:?}"), code.as_reason());
         }
-        for foreign in [0, 1, 2, 79, 93, 137, 143, -1] {
+        for foreign in [0, 1, 2, 79, 94, 137, 143, -1] {
             assert_eq!(ExitCode::from_code(foreign), None);
         }
     }

@@ -83,6 +83,18 @@ fn the_log_of_a_harness_says_why_it_failed() {
             "ConnectionError: Couldn't reach 'evalscope/cmmlu' on the Hub (OfflineModeIsEnabled)",
             ExitCode::DatasetOnlineForbidden,
         ),
+        (
+            "ValueError: Attempted to run task: x which is marked as unsafe. Set confirm_run_unsafe_code=True to run this task.",
+            ExitCode::CodeExecutionForbidden,
+        ),
+        (
+            "AssertionError: Tokenizer is required for loglikelihood tasks to compute context lengths.",
+            ExitCode::TestSetUnsupported,
+        ),
+        (
+            "NotImplementedError: Loglikelihood is not supported for chat completions. Consider using the completions API instead.",
+            ExitCode::TestSetUnsupported,
+        ),
     ];
     for (line, code) in known {
         let scene = Scene::new();

@@ -392,6 +392,7 @@ fn reason(code: ExitCode) -> &'static str {
         ExitCode::CodeExecutionForbidden => reasons::CODE_EXECUTION_FORBIDDEN,
         ExitCode::ServerFailed => reasons::SERVER_FAILED,
         ExitCode::HarnessNotFound => reasons::HARNESS_NOT_FOUND,
+        ExitCode::TestSetUnsupported => reasons::TEST_SET_UNSUPPORTED,
         ExitCode::OutputUnreadable => reasons::OUTPUT_UNREADABLE,
         ExitCode::TooManyErrors => reasons::TOO_MANY_ERRORS,
         ExitCode::PairingFailed => reasons::PAIRING_FAILED,

@@ -220,6 +220,7 @@ fn the_exit_code_of_the_runner_is_the_reason_and_its_words_are_the_message() {
         (84, reasons::SERVER_FAILED),
         (85, reasons::HARNESS_FAILED),
         (89, reasons::PAIRING_FAILED),
+        (93, reasons::TEST_SET_UNSUPPORTED),
         (1, reasons::HARNESS_FAILED),
     ] {
         let mut seen = observed(evaluation(&json!({})));
