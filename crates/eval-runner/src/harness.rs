@@ -103,7 +103,8 @@ fn evalscope(wanted: &Run, order: &Order<'_>) -> Vec<OsString> {
     arguments
 }
 
-/// Arguments of lm-eval 0.4.12. It has no tokenizer, so the length of contexts is not checked.
+/// Arguments of lm-eval 0.4.12. It has no tokenizer, so the length of contexts is not checked, and no log-likelihood is scored.
+/// One tokenizer would not fit two models, and that of a server is behind an option of vLLM alone.
 fn lm_eval(wanted: &Run, order: &Order<'_>) -> Result<Vec<OsString>, Fault> {
     let (model, path) = match wanted.endpoint {
         Endpoint::Chat => ("local-chat-completions", "chat/completions"),

@@ -150,8 +150,9 @@ pub struct ModelEvaluationSpec {
     #[serde(default = "yes")]
     pub null_control: bool,
 
-    /// Which requests are sent. Chat: chat completions. Completions: text completions, which test sets with log-likelihoods
-    /// need. Default: Chat. Cannot be changed.
+    /// Which requests are sent. Chat: chat completions, for which the server applies the chat template of the model. Completions:
+    /// text completions without a template; all test sets must have harness lm-eval. Both judge generated answers; test sets that
+    /// score log-likelihoods cannot be asked. Default: Chat. Cannot be changed.
     #[serde(default)]
     pub requests: Requests,
 
