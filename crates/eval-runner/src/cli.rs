@@ -276,6 +276,45 @@ mod tests {
         }
     }
 
+    /// A test of the controller compares the file with what it renders.
+    #[test]
+    fn the_arguments_that_the_controller_renders_are_read() {
+        let file = include_str!("../tests/fixtures/arguments.json");
+        let lists: Vec<Vec<String>> = serde_json::from_str(file).unwrap();
+        let read = |words: Vec<String>| {
+            // As Kubernetes reads them.
+            let words = words.into_iter().map(|word| word.replace("$$", "$"));
+            Arguments::try_parse_from([PROGRAM.to_owned()].into_iter().chain(words))
+        };
+        let commands: Vec<Command> = lists.into_iter().map(|words| read(words).unwrap().command).collect();
+        let [
+            Command::Install { folder },
+            Command::Run(first),
+            Command::Run(control),
+            Command::Pair(pair),
+            Command::Run(all),
+            Command::Run(online),
+        ] = &commands[..]
+        else {
+            panic!("{commands:?}")
+        };
+        assert_eq!(folder.to_str(), Some("/opt/eval-runner"));
+        assert_eq!(
+            (first.side, first.harness, &*first.dataset),
+            (Side::Baseline, Harness::Evalscope, "cmmlu")
+        );
+        assert_eq!((control.side, control.at_most), (Side::Control, Some(200)));
+        assert_eq!(
+            (&pair.test_sets[..], pair.control.as_deref()),
+            (&["cmmlu".to_owned()][..], Some("cmmlu"))
+        );
+        assert_eq!((all.subsets.len(), all.limit, all.max_tokens), (2, Some(5), Some(64)));
+        assert_eq!((all.seed, all.concurrency, &*all.temperature), (9, 3, "0.7"));
+        assert!(all.allow_code_execution && !all.allow_online && all.metric.is_some());
+        assert_eq!((online.harness, online.endpoint), (Harness::LmEval, Endpoint::Completions));
+        assert!(online.allow_online && online.dataset_path.is_none());
+    }
+
     #[test]
     fn names_are_neither_paths_nor_options() {
         for name in ["", "..", ".x", "-x", "a/b", "A", "a b", &"a".repeat(64)] {

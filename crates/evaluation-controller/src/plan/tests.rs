@@ -10,6 +10,7 @@ use crate::{
     tests::{add_job, at, condition, evaluation, observed, ready, server, settings},
 };
 
+mod arguments;
 mod bad_hours;
 mod injected;
 mod interrupted;
