@@ -145,6 +145,22 @@ fn a_failed_request_counts_as_wrong() {
     );
 }
 
+/// An answer in which the harness found no choice counts as wrong.
+#[test]
+fn some_answers_that_could_not_be_read_are_counted() {
+    let scene = Scene::new();
+    let answers = reviews(0..30, |number| number >= 12).map(|mut review| {
+        if review["index"].as_u64() < Some(7) {
+            review["sample_score"]["score"]["extracted_prediction"] = "".into();
+        }
+        review
+    });
+    let files = scene.answers("answers", answers);
+    let side = scene.run("baseline").environment("FAKE_HARNESS_FILES", &files).end().side();
+    assert_eq!((side.questions, side.unparsed, side.right), (30, 7, Some(18)));
+    assert!(scene.run("baseline").end().side().unparsed == 7, "also from the file of scores");
+}
+
 #[test]
 fn scores_between_have_no_right_answers() {
     let scene = Scene::new();

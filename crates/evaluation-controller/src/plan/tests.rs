@@ -365,6 +365,19 @@ fn nothing_is_made_before_both_models_are_known() {
     assert_eq!(said(&plan, conditions::ACCEPTED), is("False", reasons::HARNESS_IMAGE_MISSING));
 }
 
+/// Some of the answers, and of one model: all would be a failure of the run.
+#[test]
+fn answers_that_could_not_be_read_are_in_the_status() {
+    let mut seen = observed(evaluation(&json!({"nullControl": false})));
+    let unread = ASKED.replace("\"failed\":3", "\"failed\":3,\"unparsed\":17");
+    add_job(&mut seen, "ab-baseline-0", Some((0, ASKED)));
+    add_job(&mut seen, "ab-candidate-0", Some((0, &unread)));
+    let runs = planned(&seen).status.runs;
+    let counts: Vec<(&str, i64, i64)> =
+        runs.iter().map(|run| (run.side.as_str(), run.failed, run.unparsed)).collect();
+    assert_eq!(counts, [("baseline", 3, 0), ("candidate", 3, 17)]);
+}
+
 #[test]
 fn the_pod_of_a_run_is_restricted_and_has_no_token() {
     let fields = json!({"apiKeySecretName": "key", "testSets": [{"name": "Ours", "dataset": "general_mcq", "limit": 5,
