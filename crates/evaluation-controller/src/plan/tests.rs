@@ -1,6 +1,7 @@
 //! What is planned for an evaluation in each state.
 
 use api::{aiinference::evaluation::ModelEvaluation, conditions, reasons};
+use k8s_openapi::api::core::v1::PodSpec;
 use runtime::write::refusal::Refusal;
 use serde_json::{Value, json};
 
@@ -365,6 +366,56 @@ fn nothing_is_made_before_both_models_are_known() {
     assert_eq!(said(&plan, conditions::ACCEPTED), is("False", reasons::HARNESS_IMAGE_MISSING));
 }
 
+/// What Pod Security `restricted` demands of a pod.
+fn is_restricted(pod: &PodSpec) {
+    let security = pod.security_context.as_ref().unwrap();
+    assert_eq!(security.run_as_non_root, Some(true));
+    assert_eq!(security.seccomp_profile.as_ref().unwrap().type_, "RuntimeDefault");
+    for container in pod.init_containers.iter().flatten().chain(&pod.containers) {
+        let security = container.security_context.as_ref().unwrap();
+        assert_eq!(security.allow_privilege_escalation, Some(false), "{}", container.name);
+        let capabilities = security.capabilities.as_ref().unwrap();
+        assert_eq!(
+            (capabilities.add.as_ref(), capabilities.drop.clone()),
+            (None, Some(vec!["ALL".to_owned()]))
+        );
+        assert_eq!((security.privileged, security.run_as_non_root), (None, None), "{}", container.name);
+    }
+    let sources = pod.volumes.iter().flatten();
+    assert!(sources.into_iter().all(|volume| volume.host_path.is_none()));
+}
+
+/// Of all works: a run, the comparison, the check of the store, and the upload.
+#[test]
+fn every_pod_is_restricted() {
+    let mut seen = observed(evaluation(&json!({"output": {"uri": "s3://evaluations/chat"}})));
+    seen.baseline = own("ab-baseline", &ready());
+    let mut kinds = Vec::new();
+    let mut look = |plan: &Plan| {
+        let children = plan.children.iter().filter_map(|child| match child {
+            Child::Job(_, job) => Some(job),
+            Child::Claim(_) | Child::Server(..) => None,
+        });
+        for job in children.chain(plan.check.as_ref()) {
+            is_restricted(job.spec.as_ref().unwrap().template.spec.as_ref().unwrap());
+            kinds.push(job.metadata.name.clone().unwrap());
+        }
+    };
+    look(&planned(&seen));
+    for job in ["ab-baseline-0", "ab-control-0", "ab-candidate-0"] {
+        add_job(&mut seen, job, Some((0, ASKED)));
+    }
+    seen = with_status(seen.clone(), &planned(&seen));
+    look(&planned(&seen));
+    let pair = format!(r#"{{"pairs":[{{"bothRight":2100,"bothWrong":900}}],"control":{QUIET}}}"#);
+    add_job(&mut seen, "ab-pair", Some((0, &pair)));
+    seen = with_status(seen.clone(), &planned(&seen));
+    look(&planned(&seen));
+    kinds.sort();
+    kinds.dedup();
+    assert_eq!(kinds, ["ab-answers", "ab-answers-check", "ab-baseline-0", "ab-pair"]);
+}
+
 /// Some of the answers, and of one model: all would be a failure of the run.
 #[test]
 fn answers_that_could_not_be_read_are_in_the_status() {
@@ -390,6 +441,7 @@ fn the_pod_of_a_run_is_restricted_and_has_no_token() {
     let pod = job.spec.as_ref().unwrap().template.spec.clone().unwrap();
     assert_eq!(pod.automount_service_account_token, Some(false));
     assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+    is_restricted(&pod);
     let container = &pod.containers[0];
     assert!(
         container.env.as_ref().unwrap().iter().all(|variable| variable.name != "EVAL_API_KEY"),
