@@ -3,13 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use api::{conditions, labels, reasons, trainingjob::Phase};
+use api::{aiinference::evaluation as evaluated, conditions, labels, reasons, trainingjob::Phase};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{ListParams, PostParams};
 use serde_json::{Value, json};
 use tests::{
     Scene, ask_until,
-    inference::{condition, until_ready},
+    inference::{
+        condition,
+        evaluation::{self, of_endpoints},
+        until_ready,
+    },
     simulated, training, wait_for, within,
 };
 
@@ -183,11 +187,16 @@ async fn every_pod_and_job_is_admitted_with_the_fields_of_the_spec() {
     }
     until_ready(&scene, "chat").await;
     until_ready(&scene, "vision").await;
+    let compare = of_endpoints(json!({"output": {"uri": "s3://evaluations/compare"}}));
+    create(&scene, "aistudio.modelscope.cn/v1alpha1", "ModelEvaluation", "compare", compare).await;
     let containers =
         ["memory-loader", "monitor", "worker", "model-loader", "engine", "launcher-installer", "trainer"];
     until_containers(&scene, &containers).await;
     training::until_phase(&scene, "tune", Phase::Succeeded).await;
     until_containers(&scene, &["uploader"]).await;
+    // Its runs, their comparison and its upload are Jobs.
+    let compared = evaluation::until_reason(&scene, "compare", conditions::UPLOADED, reasons::UPLOADED).await;
+    assert_eq!(compared.status.unwrap().phase, Some(evaluated::Phase::Succeeded));
 }
 
 #[tokio::test]
