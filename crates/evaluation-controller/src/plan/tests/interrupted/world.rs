@@ -392,6 +392,7 @@ impl World {
                     let goes_on = Side::ALL.into_iter().any(|side| self.works(side));
                     assert!(!goes_on, "a run that goes on is ended: {:?}", status.message);
                 }
+                self.is_clear_to_kstatus(&status);
                 self.evaluation.status = Some(*status);
             }
             Write::Create(Child::Claim(_)) => self.has_claim = true,
@@ -442,6 +443,22 @@ impl World {
                 self.jobs.remove(&name);
             }
         }
+    }
+
+    /// kstatus takes what is neither `Reconciling` nor `Stalled` for complete.
+    fn is_clear_to_kstatus(&self, status: &ModelEvaluationStatus) {
+        let is_true = |type_: &str| {
+            status.conditions.iter().any(|known| known.type_ == type_ && known.status == "True")
+        };
+        let (reconciles, is_stalled) = (is_true(conditions::RECONCILING), is_true(conditions::STALLED));
+        let is_clear = match status.phase {
+            Some(Phase::Failed) => is_stalled && !reconciles,
+            Some(Phase::Succeeded) => is_true(conditions::COMPLETE) && !reconciles,
+            Some(Phase::Pending | Phase::Preparing | Phase::Running | Phase::Comparing) | None => {
+                reconciles != is_stalled || self.evaluation.spec.suspend
+            }
+        };
+        assert!(is_clear, "{status:?}");
     }
 
     fn is_interrupted(&self) -> bool {
