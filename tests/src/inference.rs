@@ -306,8 +306,11 @@ async fn ask_with_a_secret(scene: &Scene<'_>, name: &str) {
         "stringData": {"ca.crt": "of a test"},
     });
     scene.apply(&secret.to_string()).await.expect("it is accepted");
-    let queries =
-        json!({"requestsQuery": "a", "badRequestsQuery": "b or vector(0)", "caSecretName": "prometheus"});
+    let queries = json!({
+        "requestsQuery": r#"a{service="$name"}"#,
+        "badRequestsQuery": r#"b{service="$name"} or vector(0)"#,
+        "caSecretName": "prometheus",
+    });
     let analysis = json!({"intervalSeconds": 5, "metrics": [{"name": "custom"}], "prometheus": queries});
     change(scene, name, json!({"canary": {"analysis": analysis}})).await;
     wait_for(

@@ -265,7 +265,8 @@ async fn an_analysis_has_metrics_that_the_engine_counts_and_numbers_in_quotes() 
         spec["engine"] = json!(engine);
         spec
     };
-    let queries = json!({"requestsQuery": "a", "badRequestsQuery": "b or vector(0)"});
+    let bad = r#"b{service="$name"} or vector(0)"#;
+    let queries = json!({"requestsQuery": r#"a{service="$name"}"#, "badRequestsQuery": bad});
     let at = |url: &str| {
         let mut queries = queries.clone();
         queries["url"] = json!(url);

@@ -177,9 +177,16 @@ async fn read(
     };
     let Tracks { stable, candidate } = &queries.services;
     let mut asks = Vec::new();
-    for service in [stable, candidate] {
-        for (name, text) in [("requestsQuery", requests_query), ("badRequestsQuery", bad_requests_query)] {
-            let query = parsed(text, Target { namespace, name: service }, prometheus, name)?;
+    for (name, text) in [("requestsQuery", requests_query), ("badRequestsQuery", bad_requests_query)] {
+        let of = |service| parsed(text, Target { namespace, name: service }, prometheus, name);
+        let (of_stable, of_candidate) = (of(stable)?, of(candidate)?);
+        if of_stable.text() == of_candidate.text() {
+            return Err(format!(
+                "{FIELD}.{name} is the same query for both versions: write $name as the value of a label, as in \
+                 service=\"$name\""
+            ));
+        }
+        for query in [of_stable, of_candidate] {
             asks.push(async move {
                 let ask = async |at| prometheus.counters(source, &query, at, asked).await;
                 let answer = async {
@@ -201,7 +208,7 @@ async fn read(
     }
     // The first fault is always the same one.
     let answers = join_all(asks).await.into_iter().collect::<Result<Vec<Answer>, String>>()?;
-    let [requests, bad, of_candidate, bad_of_candidate] = <[Answer; 4]>::try_from(answers)
+    let [requests, of_candidate, bad, bad_of_candidate] = <[Answer; 4]>::try_from(answers)
         .map_err(|answers| format!("{} answers to 4 queries", answers.len()))?;
     let both = [(&bad, stable), (&bad_of_candidate, candidate)];
     if let Some((_, service)) = both.into_iter().find(|(bad, _)| bad.now.is_empty()) {

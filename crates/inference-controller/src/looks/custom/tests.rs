@@ -350,7 +350,7 @@ async fn what_cannot_be_asked_names_its_field() {
     let of = async |bad: &str| {
         answered((&without, &turns), &queries(bad), "demo", None, asked_at()).await.read.unwrap_err()
     };
-    let said = of("vector(0)").await;
+    let said = of(r#"errors{service="$name"} or vector(0)"#).await;
     assert!(said.starts_with("spec.canary.analysis.prometheus: prometheus.url is not set"), "{said}");
     let said = of("sum(").await;
     assert!(
@@ -373,6 +373,25 @@ async fn what_cannot_be_asked_names_its_field() {
         ),
         "{said}"
     );
+}
+
+/// Both versions would have the same requests: nothing that is judged would be of the candidate.
+#[tokio::test]
+async fn a_query_that_is_the_same_for_both_versions_is_refused() {
+    let (without, turns) = (asking(&[]), Bodies::new(1, 1));
+    let of = async |asked: Queries| {
+        answered((&without, &turns), &asked, "demo", None, asked_at()).await.read.unwrap_err()
+    };
+    let wrong = |field: &str| {
+        format!(
+            "spec.canary.analysis.prometheus.{field} is the same query for both versions: write $name as the value of a \
+             label, as in service=\"$name\""
+        )
+    };
+    assert_eq!(of(queries("errors or vector(0)")).await, wrong("badRequestsQuery"));
+    let mut of_all = queries(r#"errors{service="$name"} or vector(0)"#);
+    of_all.prometheus.requests_query = r#"requests{namespace="$namespace"}"#.to_owned();
+    assert_eq!(of(of_all).await, wrong("requestsQuery"));
 }
 
 /// The counters of a look are those that the next one goes on from, in one step and with the same queries.

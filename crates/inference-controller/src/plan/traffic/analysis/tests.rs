@@ -101,9 +101,13 @@ fn a_bad_candidate_fails_with_numbers() {
 
 #[test]
 fn requests_that_the_user_calls_bad_are_judged_as_errors_are() {
+    let queries = |bad: &str| {
+        let bad = format!(r#"{bad}{{service="$name"}} or vector(0)"#);
+        json!({"requestsQuery": r#"a{service="$name"}"#, "badRequestsQuery": bad})
+    };
     let canary = canary(&json!({
         "metrics": [{"name": "custom"}],
-        "prometheus": {"requestsQuery": "a", "badRequestsQuery": "b or vector(0)"},
+        "prometheus": queries("b"),
     }));
     let of_user = |number: i64| {
         let mut look = look(0, number * 15, (450, 1), (50, 10));
@@ -124,7 +128,7 @@ fn requests_that_the_user_calls_bad_are_judged_as_errors_are() {
         "image": "e:2", "steps": canary.steps,
         "analysis": {
             "metrics": [{"name": "custom"}],
-            "prometheus": {"requestsQuery": "a", "badRequestsQuery": "c or vector(0)"},
+            "prometheus": queries("c"),
         },
     }));
     // A look of the query of before may come later than the correction.
