@@ -16,7 +16,8 @@
 //! that it has ever counted when it comes back.
 //!
 //! The first look also asks for the values of the time up to which the status has counted. So a restart of the controller
-//! loses little: what was read and is not in the status.
+//! loses little: what was read and is not in the status. It asks for those of 300 s earlier as well: a
+//! series with a value there alone is old. It goes on from what is known, or begins with its first value.
 //!
 //! Servers scrape both versions at their own times, which may be further apart than two looks. So what is gained is kept until
 //! both versions have gained, or two minutes are over. Bad requests that come before their request wait for it.
@@ -353,9 +354,8 @@ impl Counting {
 impl Version {
     fn advance(&mut self, Answers { requests, bad }: &Answers, counts_new: bool) {
         for (known, answer) in [(&mut self.requests, requests), (&mut self.bad, bad)] {
-            // Also where they are less than what was known long ago.
-            for before in answer.before.iter().flatten() {
-                known.0.extend(before.iter().map(|(series, value)| (*series, Series::new(*value))));
+            if let Some(before) = &answer.before {
+                known.begin(before, &answer.now);
             }
         }
         self.has_spoken |= !requests.now.is_empty();
@@ -383,6 +383,16 @@ impl Version {
 }
 
 impl Known {
+    /// Begins with the values of the beginning, also where they are less than what was known long ago.
+    fn begin(&mut self, [earlier, begun]: &[Counters; 2], now: &Counters) {
+        for (series, value) in earlier {
+            // Without a value of the beginning, it goes on from what is known. Else it begins now: it is old.
+            let value = now.get(series).unwrap_or(value);
+            self.0.entry(*series).or_insert(Series::new(*value));
+        }
+        self.0.extend(begun.iter().map(|(series, value)| (*series, Series::new(*value))));
+    }
+
     fn goes_on(&self, now: &Counters) -> bool {
         now.keys().any(|series| self.0.contains_key(series))
     }

@@ -71,6 +71,21 @@ fn the_first_error_and_a_new_pod_count_and_new_labels_of_all_series_do_not() {
     assert_eq!(of_a_predecessor, (0.0, 0.0), "its first look begins with what is there");
 }
 
+/// One scrape has failed: the server has a value of the time before alone.
+#[test]
+fn a_series_without_a_value_of_the_beginning_goes_on_from_what_is_known_of_it() {
+    let gained = |known: Known, before: [&[(u64, f64)]; 2], now: f64| {
+        let mut version = Version { requests: known, ..Version::default() };
+        let requests = Answer { before: Some(before.map(series)), now: series(&[(1, now)]) };
+        version.advance(&Answers { requests, bad: Answer::default() }, true);
+        version.gained.requests
+    };
+    let known = || known(&[(1, 1_000.0)]);
+    assert_eq!(gained(known(), [&[(1, 500.0)], &[]], 1_010.0), 10.0);
+    assert_eq!(gained(Known::default(), [&[(1, 500.0)], &[]], 1_010.0), 0.0, "it is old");
+    assert_eq!(gained(known(), [&[(1, 500.0)], &[(1, 1_004.0)]], 1_010.0), 6.0);
+}
+
 #[test]
 fn parts_of_requests_add_up_and_negative_values_take_nothing_away() {
     let mut version = Version { requests: known(&[(1, 0.0)]), bad: known(&[(1, 0.0)]), ..Version::default() };
