@@ -130,7 +130,7 @@ pub(crate) struct OfQueries {
     pub(crate) hash: u64,
     /// Why they have no numbers.
     pub(crate) fault: Option<String>,
-    /// All that was read is counted, and old series are known from new ones.
+    /// All that was read is counted, bad requests too, and old series are known from new ones.
     pub(crate) may_pass: bool,
 }
 
@@ -214,12 +214,12 @@ pub(crate) struct Looking {
 }
 
 impl Looking {
-    /// What the newest look says is wrong.
     /// Whether the newest look has counted what queries have read.
     pub(crate) fn has_counted_queries(&self) -> bool {
         self.looks.last().and_then(|look| look.of_queries.as_ref()).is_some_and(|queries| queries.may_pass)
     }
 
+    /// What the newest look says is wrong.
     pub(crate) fn faults(&self) -> Faults<'_> {
         self.looks.last().map_or(Faults::default(), |look| Faults {
             of_engines: look.fault.as_deref(),
@@ -298,7 +298,7 @@ impl Looks {
             let age = at.saturating_sub(ask.step_since);
             let counting = &mut kept.counters.of_queries;
             let (found, fault) = counting.found(answered, times, age);
-            let may_pass = matches!(found, Found::Counted { .. }) && counting.counts_new(at);
+            let may_pass = counting.may_pass(&found, at);
             look.metrics.insert(MetricName::Custom, found);
             look.of_queries = Some(OfQueries { hash: answered.hash(), fault, may_pass });
         } else {

@@ -261,8 +261,15 @@ impl Counting {
         })
     }
 
+    /// Whether a canary may go on. Bad requests that wait for their requests would be lost with the step.
+    pub(super) fn may_pass(&self, found: &Found, at: i64) -> bool {
+        let Tracks { stable, candidate } = &self.versions;
+        let waits = [stable, candidate].iter().any(|version| whole(version.gained.bad) > 0);
+        matches!(found, Found::Counted { .. }) && self.counts_new(at) && !waits
+    }
+
     /// Whether a series that is new now began at 0.
-    pub(super) fn counts_new(&self, at: i64) -> bool {
+    fn counts_new(&self, at: i64) -> bool {
         at.saturating_sub(self.began) > OLD_SERIES_APPEAR_WITHIN
     }
 

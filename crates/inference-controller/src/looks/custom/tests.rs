@@ -454,6 +454,10 @@ fn only_the_first_look_of_a_step_asks_for_the_time_before() {
     let hash = hash(&queries("b").prometheus);
     assert_eq!(look.of_queries, Some(OfQueries { hash, fault: None, may_pass: true }));
     assert_eq!(since(&next), None);
-    looks.note("uid", &next, &Read { pods: Vec::new(), queries: None }, 330);
-    assert_eq!(since(&next), Some(330), "the metric was taken away, and comes back");
+    let may_pass = |looked: Answered, at: i64| note(&next, looked, at).of_queries.unwrap().may_pass;
+    assert!(!may_pass(looked((1_080.0, 0.0), Some((32.0, 11.0))), 330), "bad requests wait for requests");
+    assert!(may_pass(looked((1_170.0, 0.0), Some((42.0, 11.0))), 345));
+    assert!(!may_pass(looked((1_172.0, 9.0), Some((52.0, 11.0))), 360), "of stable");
+    looks.note("uid", &next, &Read { pods: Vec::new(), queries: None }, 375);
+    assert_eq!(since(&next), Some(375), "the metric was taken away, and comes back");
 }
