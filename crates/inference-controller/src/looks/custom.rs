@@ -305,7 +305,8 @@ impl Counting {
         stable.advance(&answers.stable, counts_new);
         candidate.advance(&answers.candidate, counts_new);
         // Without requests, stable soon has no series.
-        let stable_must = !queries.stable_may_be_silent && stable.has_spoken && stable.last != Some(0);
+        let stable_is_late = if stable.has_spoken { stable.last != Some(0) } else { age > APPEARS_WITHIN };
+        let stable_must = stable_is_late && !queries.stable_may_be_silent;
         let must_speak = [
             (stable_must, &answers.stable, &queries.services.stable),
             (candidate.has_spoken || age > APPEARS_WITHIN, &answers.candidate, &queries.services.candidate),

@@ -280,6 +280,19 @@ fn a_version_without_series_is_waited_for_and_then_it_is_said() {
     }
 }
 
+#[test]
+fn stable_that_never_had_series_is_waited_for_and_then_it_is_said() {
+    let mut counting = Counting::default();
+    let mut half = looked((0.0, 0.0), Some((20.0, 0.0)));
+    half.read.as_mut().unwrap().stable.requests.now.clear();
+    assert_eq!(counting.found(&half, (100, 115), 15), (Found::Pooled, None));
+    let (found, fault) = counting.found(&half, (115, 260), 160);
+    assert_eq!(found, Found::Incomplete);
+    assert!(fault.unwrap().contains("requestsQuery has no series for the Service chat:"));
+    half.queries.stable_may_be_silent = true;
+    assert_eq!(counts(counting.found(&half, (260, 275), 175)), Some([(0, 0), (0, 0)]));
+}
+
 /// Answers queries of a Service with a counter. That of requests has ten times the time of the query. That of the candidate's
 /// errors has twice that time, and stable has none. Without a time, the query is of 15 s after the beginning.
 async fn server() -> SocketAddr {
