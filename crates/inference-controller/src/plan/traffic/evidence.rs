@@ -71,7 +71,10 @@ pub(super) fn finding(
     // Bad requests may have been read that wait for the requests of stable.
     let is_counted = analysis.prometheus.is_none() || observed.looking.has_counted_queries();
     let finding = match analysed.map(|analysed| analysed.judgement.verdict) {
-        Some(verdict::judge::Verdict::Pass) if is_counted && !analysed.is_some_and(is_old) => Finding::Passes,
+        Some(verdict::judge::Verdict::Pass) if !analysed.is_some_and(is_old) => match is_counted {
+            true => Finding::Passes,
+            false => Finding::PassesSoon,
+        },
         Some(verdict::judge::Verdict::Pass) => {
             Finding::Open { is_over: false, timeout, then: analysis.on_inconclusive, message }
         }

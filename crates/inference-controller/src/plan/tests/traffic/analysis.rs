@@ -77,41 +77,9 @@ fn a_candidate_that_crashes_while_it_has_a_share_is_rolled_back_and_others_fault
 /// Bad requests may have been read that wait for the requests of stable.
 #[test]
 fn nothing_passes_before_all_that_queries_have_read_is_counted() {
-    let phase_after = |found: crate::looks::Found, may_pass: bool| {
+    let phase_after = |found, may_pass| {
         let mut scene = analysing(READY);
-        scene.edit_spec(|spec| {
-            let canary = spec.canary.as_mut().unwrap();
-            canary.steps.iter_mut().for_each(|step| (step.min_seconds, step.min_requests) = (5, 1));
-            canary.analysis = Some(
-                serde_json::from_value(serde_json::json!({
-                    "metrics": [{"name": "custom", "limitPercent": "100"}],
-                    "prometheus": {"requestsQuery": "a", "badRequestsQuery": "b or vector(0)"},
-                }))
-                .unwrap(),
-            );
-        });
-        let analysis = scene.observed().inference.spec.canary.clone().unwrap().analysis.unwrap();
-        let hash = crate::looks::hash(&analysis.prometheus.unwrap());
-        let counted = |requests| {
-            let ended = verdict::interval::Counts::new(requests, 0).unwrap();
-            verdict::interval::Flow { arrivals: requests, ended, ..Default::default() }
-        };
-        let flows = verdict::interval::Tracks { stable: counted(900), candidate: counted(900) };
-        let look = |seconds: i64, found: crate::looks::Found, may_pass: bool| crate::looks::Look {
-            step_since: at(-30).as_second(),
-            at: at(seconds).as_second(),
-            ended: at(seconds).as_second(),
-            ready_pods: Default::default(),
-            requests: None,
-            metrics: [(api::aiinference::analysis::MetricName::Custom, found)].into(),
-            tokens: None,
-            fault: None,
-            of_queries: Some(crate::looks::OfQueries { hash, fault: None, may_pass }),
-        };
-        let all = crate::looks::Found::Counted { flows, bound: None };
-        scene.observe(|observed| {
-            observed.looking.looks = vec![look(-10, all, true), look(-1, found, may_pass)];
-        });
+        passed_once(&mut scene, "[{weightPercent: 10, minSeconds: 5, minRequests: 1}]", found, may_pass);
         canary_of(&scene.plan()).phase
     };
     let counted = crate::looks::Found::Counted { flows: Default::default(), bound: None };
@@ -120,6 +88,59 @@ fn nothing_passes_before_all_that_queries_have_read_is_counted() {
     assert_eq!(phase_after(counted, false), analysing, "an old series could still appear");
     assert_eq!(phase_after(crate::looks::Found::Incomplete, false), analysing);
     assert_eq!(phase_after(counted, true), Some(CanaryPhase::AwaitingApproval));
+}
+
+/// A quota may keep the pods of the next step away. Servers scrape less often than the controller asks, so that each second
+/// look counts nothing.
+#[test]
+fn the_candidate_keeps_the_pods_of_the_next_step_while_a_look_has_counted_nothing() {
+    let steps = "[{weightPercent: 10, minSeconds: 5, minRequests: 1}, {weightPercent: 50, replicas: 2}]";
+    let counted = crate::looks::Found::Counted { flows: Default::default(), bound: None };
+    for (found, may_pass) in [(counted, true), (crate::looks::Found::Pooled, false), (counted, false)] {
+        let mut scene = analysing(READY);
+        passed_once(&mut scene, steps, found, may_pass);
+        let plan = scene.plan();
+        let candidate = serde_json::to_string(&plan.candidate).unwrap();
+        assert!(candidate.contains("\"replicas\":2"), "{found:?} {may_pass} {candidate}");
+        assert_eq!((canary_of(&plan).phase, canary_of(&plan).step), (Some(CanaryPhase::Analysing), 1));
+    }
+}
+
+/// The candidate of these steps has passed with a look of the metric custom, and then there is this one.
+fn passed_once(scene: &mut Scene, steps: &str, found: crate::looks::Found, may_pass: bool) {
+    scene.edit_spec(|spec| {
+        let canary = spec.canary.as_mut().unwrap();
+        canary.steps = serde_saphyr::from_str(steps).unwrap();
+        let analysis = serde_json::json!({
+            "metrics": [{"name": "custom", "limitPercent": "100"}],
+            "prometheus": {
+                "requestsQuery": "a{service=\"$name\"}", "badRequestsQuery": "b{service=\"$name\"} or vector(0)",
+            },
+        });
+        canary.analysis = Some(serde_json::from_value(analysis).unwrap());
+    });
+    let analysis = scene.observed().inference.spec.canary.clone().unwrap().analysis.unwrap();
+    let hash = crate::looks::hash(&analysis.prometheus.unwrap());
+    let counted = |requests| {
+        let ended = verdict::interval::Counts::new(requests, 0).unwrap();
+        verdict::interval::Flow { arrivals: requests, ended, ..Default::default() }
+    };
+    let flows = verdict::interval::Tracks { stable: counted(900), candidate: counted(900) };
+    let look = |seconds: i64, found: crate::looks::Found, may_pass: bool| crate::looks::Look {
+        step_since: at(-30).as_second(),
+        at: at(seconds).as_second(),
+        ended: at(seconds).as_second(),
+        ready_pods: Default::default(),
+        requests: None,
+        metrics: [(api::aiinference::analysis::MetricName::Custom, found)].into(),
+        tokens: None,
+        fault: None,
+        of_queries: Some(crate::looks::OfQueries { hash, fault: None, may_pass }),
+    };
+    let all = crate::looks::Found::Counted { flows, bound: None };
+    scene.observe(|observed| {
+        observed.looking.looks = vec![look(-10, all, true), look(-1, found, may_pass)];
+    });
 }
 
 #[test]

@@ -300,8 +300,10 @@ fn in_step(
             (true, OnInconclusive::Promote) => {}
         }
     }
+    // Its pods come before that is known, and do not come and go with each look.
+    let may_go_on = seen.finding != Finding::PassesSoon;
     if needs_approval {
-        return with_seen(awaits, share, pods, seen, None);
+        return with_seen(if may_go_on { awaits } else { status }, share, pods, seen, None);
     }
     let goes_on = steps.after(step.number).is_some() || is_approved || canary.promotion == Promotion::Auto;
     if goes_on && seen.gate != Gate::Open {
@@ -309,16 +311,16 @@ fn in_step(
         return with_seen(status, share, pods, seen, None);
     }
     match steps.after(step.number) {
-        Some(next) if seen.candidate.ready < next.replicas => {
+        Some(next) if seen.candidate.ready < next.replicas || !may_go_on => {
             // Its pods first. Until they are ready, the candidate is judged in the step that it has.
-            with_seen(status, share, Wanted::Replicas(next.replicas), seen, None)
+            with_seen(status, share, Wanted::Replicas(next.replicas.max(step.replicas)), seen, None)
         }
         Some(next) => {
             let status = CanaryStatus { step: next.number, step_started_at: None, ..status };
             let share = Share { weight: next.weight, ..share };
             with_seen(status, share, Wanted::Replicas(next.replicas), seen, None)
         }
-        None if is_approved || canary.promotion == Promotion::Auto => {
+        None if may_go_on && (is_approved || canary.promotion == Promotion::Auto) => {
             promoted(with_seen(status, share, pods, seen, None), seen)
         }
         None => with_seen(status, share, pods, seen, None),

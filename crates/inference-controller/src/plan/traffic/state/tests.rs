@@ -584,6 +584,23 @@ fn a_canary_that_is_set_again_while_its_requests_end_begins_with_the_first_step(
     assert_eq!(world.route.share.weight, 10);
 }
 
+/// Servers scrape less often than the controller asks, so that some looks count nothing.
+#[test]
+fn a_step_that_passes_soon_keeps_its_pods_and_moves_when_all_is_counted() {
+    let mut world = World::new(steps());
+    let canary = world.canary.as_mut().unwrap();
+    (canary.approved_steps, canary.steps[0].replicas, canary.steps[1].replicas) = (2, Some(3), Some(1));
+    world.finding = Finding::PassesSoon;
+    world.go_on(30, 10);
+    let of = |world: &World| {
+        (world.status.as_ref().unwrap().step, world.route.share.weight, world.pods.as_ref().unwrap().1)
+    };
+    assert_eq!((world.phase(), of(&world)), (Some(CanaryPhase::Analysing), (1, 10, 3)));
+    world.finding = Finding::Passes;
+    world.go_on(4, 10);
+    assert_eq!(of(&world), (2, 50, 1));
+}
+
 /// Full GPUs may keep the pods of the next step waiting for hours.
 #[test]
 fn the_step_goes_on_and_is_judged_until_the_pods_of_the_next_one_are_ready() {

@@ -58,7 +58,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => Just(Event::ComeUp),
         2 => Just(Event::LosePods),
         1 => any::<bool>().prop_map(Event::Roll),
-        3 => (0_u8..9).prop_map(Event::Find),
+        3 => (0_u8..10).prop_map(Event::Find),
         2 => (0_u8..5).prop_map(Event::Evaluate),
         6 => (1_i64..100).prop_map(Event::Pass),
         2 => (0_i32..5).prop_map(Event::Approve),
@@ -104,6 +104,7 @@ impl World {
                     6 => over(OnInconclusive::Rollback),
                     4 => Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() },
                     7 => Finding::Suspected,
+                    8 => Finding::PassesSoon,
                     _ => Finding::Passes,
                 }
             }
