@@ -455,7 +455,7 @@ fn only_the_first_look_of_a_step_asks_for_the_time_before() {
     assert_eq!(since(&Ask { queries: Some(queries("c")), ..ask.clone() }), Some(130));
     assert!(!look.of_queries.unwrap().may_pass, "an old series could still appear");
     assert_eq!(note(&ask, failed(), 145).of_queries.unwrap().fault.as_deref(), Some("no server"));
-    // The next step begins with the values of its beginning, also if its first look fails.
+    // The next step begins with the values of its beginning. If its first look fails, it begins with those of that look.
     let next = Ask { step_since: 300, counted_until: 300, ..ask.clone() };
     assert_eq!(since(&next), Some(300));
     note(&next, failed(), 305);

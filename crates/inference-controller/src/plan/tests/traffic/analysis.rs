@@ -150,14 +150,21 @@ fn the_queries_of_the_user_are_asked_for_the_services_of_both_versions() {
     scene.edit_spec(|spec| {
         let analysis = serde_json::json!({
             "metrics": [{"name": "custom"}],
-            "prometheus": {"requestsQuery": "a", "badRequestsQuery": "b or vector(0)"},
+            "prometheus": {
+                "requestsQuery": "a{service=\"$name\"}", "badRequestsQuery": "b{service=\"$name\"} or vector(0)",
+            },
         });
         spec.canary.as_mut().unwrap().analysis = Some(serde_json::from_value(analysis).unwrap());
     });
     let queries = scene.plan().look.unwrap().queries.unwrap();
     let verdict::interval::Tracks { stable, candidate } = queries.services;
     assert_eq!([&*stable, &*candidate], ["chat", "chat-canary"]);
-    assert_eq!(queries.prometheus.bad_requests_query, "b or vector(0)");
+    assert_eq!(queries.prometheus.bad_requests_query, r#"b{service="$name"} or vector(0)"#);
+    assert!(!queries.stable_may_be_silent, "it has most of the requests");
+    scene.edit_spec(|spec| spec.canary.as_mut().unwrap().steps[0].weight_percent = 100);
+    let route = scene.plan().route.unwrap();
+    scene.observe(|observed| observed.route = Some(accepted(*route)));
+    assert!(scene.plan().look.unwrap().queries.unwrap().stable_may_be_silent, "no request leads to it");
 }
 
 #[test]
