@@ -67,8 +67,9 @@ pub struct Analysis {
 
 /// A Prometheus-compatible server, and queries that count requests. The controller asks each query once for each version, and
 /// adds the label namespace to its selectors. `$namespace` is replaced by the namespace, and `$name` by the Service of the
-/// version: NAME for stable, NAME-canary for the candidate. Both can be written with braces: `${name}`. Results are series of
-/// counters, which only ever rise but for restarts, at most 500 with a label of each pod.
+/// version: NAME for stable, NAME-canary for the candidate. Both can be written with braces: `${name}`. Each query must have
+/// `$name`. Results are series of counters, which only ever rise but for restarts, with a label of each pod: at most 500, and
+/// 128 KiB.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AnalysisPrometheus {
