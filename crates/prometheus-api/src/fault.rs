@@ -20,16 +20,17 @@ pub enum Fault {
     Infinite { origin: String, is_negative: bool },
     #[error("{server} gave {series} series where one is needed: aggregate them, as in sum(...)")]
     TooManySeries { server: String, series: usize },
+    // Numbers that change with each query are in no message: a status has it.
     #[error(
-        "{server} gave {series} series, and {limit} may be counted: select fewer, or aggregate them, as in sum by (pod) (...)"
+        "{server} gave more than {limit} series, which are not counted: select fewer, or aggregate them, as in sum by (pod) (...)"
     )]
-    TooManyCounters { server: String, series: usize, limit: usize },
+    TooManyCounters { server: String, limit: usize },
     #[error("{server} gave {found} where {} needed: {}", found.wanted(), found.fix())]
     WrongResult { server: String, found: ResultKind },
-    #[error("{server} gave a part of its data alone: {why}")]
+    #[error("{server} gave a part of its data alone: {why}; repair what it reads from")]
     Partial { server: String, why: String },
-    #[error("{server} evaluated the query {} s ago, which is more than {} s: a cache in front of it, or a wrong clock", .age.as_secs(), .limit.as_secs())]
-    Stale { server: String, age: Duration, limit: Duration },
+    #[error("{server} evaluated the query more than {} s ago: a cache in front of it, or a wrong clock", .limit.as_secs())]
+    Stale { server: String, limit: Duration },
 
     // The server refused or failed.
     #[error("{server} refused the query with {status}: {why}")]
@@ -40,7 +41,7 @@ pub enum Fault {
     Failed { server: String, status: u16, why: String },
     #[error("{server} redirects to {to}, and redirects are not followed: use the address that answers")]
     Redirected { server: String, to: String },
-    #[error("{server} did not answer within {} s", .limit.as_secs_f32())]
+    #[error("{server} did not answer within {} s{}", .limit.as_secs_f32(), slow_fix(server))]
     Slow { server: String, limit: Duration },
     #[error("{server} cannot be reached: {why}{}", reach_fix(server))]
     Unreachable { server: String, why: String },
@@ -208,6 +209,11 @@ fn trust_fix(secret: Option<&str>) -> String {
     }
 }
 
+/// Pods are servers as well, and are not asked with a query.
+fn slow_fix(server: &str) -> &'static str {
+    if server.starts_with("http") { ": select fewer series, or give the server more CPU" } else { "" }
+}
+
 /// The server may be one that the user never wrote: that of the controller.
 fn reach_fix(server: &str) -> &'static str {
     if server.starts_with("http") {
@@ -236,6 +242,14 @@ mod tests {
             (
                 Fault::Infinite { origin: server(), is_negative: true },
                 "http://prometheus:9090 gave -infinity: a division by zero, or a quantile in the last bucket",
+            ),
+            (
+                Fault::Partial { server: server(), why: "a store is gone".into() },
+                "http://prometheus:9090 gave a part of its data alone: a store is gone; repair what it reads from",
+            ),
+            (
+                Fault::Slow { server: server(), limit: Duration::from_secs(3) },
+                "http://prometheus:9090 did not answer within 3 s: select fewer series, or give the server more CPU",
             ),
         ] {
             assert_eq!(fault.to_string(), message);
