@@ -243,6 +243,19 @@ fn parsed(text: &str, target: Target<'_>, prometheus: &Prometheus, name: &str) -
     }
 }
 
+fn without_series(service: &str, has_spoken: bool) -> String {
+    if has_spoken {
+        return format!(
+            "{FIELD}.requestsQuery has no series any more for the Service {service}: check what the server scrapes"
+        );
+    }
+    format!(
+        "{FIELD}.requestsQuery has no series for the Service {service}: it has had no request yet, or the query is wrong; \
+         check that its labels have $name, that the series have the label namespace unless the controller reads all \
+         namespaces, and what the server scrapes"
+    )
+}
+
 impl Answered {
     pub(super) fn hash(&self) -> u64 {
         hash(&self.queries.prometheus)
@@ -304,19 +317,23 @@ impl Counting {
         let Tracks { stable, candidate } = &mut self.versions;
         stable.advance(&answers.stable, counts_new);
         candidate.advance(&answers.candidate, counts_new);
+        let is_late = age > APPEARS_WITHIN;
         // Without requests, stable soon has no series.
-        let stable_is_late = if stable.has_spoken { stable.last != Some(0) } else { age > APPEARS_WITHIN };
+        let stable_is_late = if stable.has_spoken { stable.last != Some(0) } else { is_late };
         let stable_must = stable_is_late && !queries.stable_may_be_silent;
         let must_speak = [
-            (stable_must, &answers.stable, &queries.services.stable),
-            (candidate.has_spoken || age > APPEARS_WITHIN, &answers.candidate, &queries.services.candidate),
+            (stable_must, stable.has_spoken, &answers.stable, &queries.services.stable),
+            (
+                candidate.has_spoken || is_late,
+                candidate.has_spoken,
+                &answers.candidate,
+                &queries.services.candidate,
+            ),
         ];
-        let silent = must_speak.iter().find(|(must, answers, _)| *must && answers.requests.now.is_empty());
-        if let Some((_, _, service)) = silent {
-            return self.missing(format!(
-                "{FIELD}.requestsQuery has no series for the Service {service}: check that its labels have $name, that the \
-                 series have the label namespace unless the controller reads all namespaces, and what the server scrapes"
-            ));
+        let silent = must_speak.iter().find(|(must, _, answers, _)| *must && answers.requests.now.is_empty());
+        if let Some((_, has_spoken, _, service)) = silent {
+            // The server has answered, so this is no gap.
+            return (Found::Incomplete, Some(without_series(service, *has_spoken)));
         }
         if std::mem::take(&mut self.missed) >= MISSING_AFTER {
             // So long a gap is no interval: as with the counters of pods.

@@ -265,19 +265,23 @@ fn a_version_without_series_is_waited_for_and_then_it_is_said() {
     assert_eq!(waits, (Found::Pooled, None));
     let (found, fault) = silent.found(&looked((290.0, 0.0), None), (300, 315), 215);
     assert_eq!(found, Found::Incomplete);
-    assert!(fault.unwrap().contains("requestsQuery has no series for the Service chat-canary"));
+    let fault = fault.unwrap();
+    assert!(fault.contains("requestsQuery has no series for the Service chat-canary: "), "{fault}");
+    assert!(fault.contains("it has had no request yet"), "{fault}");
     // The pods of both were scraped, and now those of stable are not.
     let mut gone = counting((100.0, 0.0), Some((10.0, 0.0)));
     let mut half = looked((0.0, 0.0), Some((20.0, 0.0)));
     half.read.as_mut().unwrap().stable.requests.now.clear();
     let (found, fault) = gone.found(&half, (100, 115), 15);
     assert_eq!(found, Found::Incomplete);
-    assert!(fault.unwrap().contains("no series for the Service chat:"));
+    assert!(fault.unwrap().contains("no series any more for the Service chat: "));
     let back = gone.found(&looked((190.0, 0.0), Some((30.0, 0.0))), (115, 130), 30);
     assert_eq!(counts(back), Some([(90, 0), (20, 0)]), "of the same time");
     for at in [145, 160, 175, 190] {
         assert_eq!(gone.found(&half, (at - 15, at), at - 100).0, Found::Incomplete, "also after three looks");
     }
+    let later = gone.found(&looked((280.0, 0.0), Some((60.0, 0.0))), (190, 205), 105);
+    assert_eq!(counts(later), Some([(90, 0), (30, 0)]), "the server has answered all the time");
 }
 
 #[test]
