@@ -9,6 +9,7 @@
 //! | it fell otherwise: another replica of the server is behind | nothing, until it is above its largest value |
 //! | it is new | its value: a new pod, or the first error |
 //! | it is new in the first two minutes of the queries: it may be old | nothing |
+//! | it is new, and has over 100 and over ten times what the known ones gained: it has new labels | nothing |
 //! | it is new, and no series is known any more: all have new labels | nothing |
 //! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
 //!
@@ -55,6 +56,10 @@ const OLD_SERIES_APPEAR_WITHIN: i64 = 120;
 const EARLIER: i64 = 300;
 /// All queries of a look. It is less than the time of a whole look.
 const DEADLINE: Duration = Duration::from_secs(8);
+/// New series may have so many times what the known ones have gained in the same look. More is of old ones with new labels.
+const MOST_NEW: f64 = 10.0;
+/// So many always count: from now on, all requests may fail and have another label.
+const FEW_NEW: f64 = 100.0;
 const FIELD: &str = "spec.canary.analysis.prometheus";
 
 /// What is asked for the metric custom.
@@ -123,6 +128,13 @@ struct Gained {
 /// Each series, by the hash of its labels.
 #[derive(Clone, Debug, Default)]
 struct Known(BTreeMap<u64, Series>);
+
+/// What known series have gained in a look, and the values of new ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Risen {
+    of_known: f64,
+    of_new: f64,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Series {
@@ -384,9 +396,12 @@ impl Version {
             }
         }
         self.has_spoken |= !requests.now.is_empty();
-        let counts_new = counts_new && self.requests.goes_on(&requests.now);
-        self.gained.requests += self.requests.advance(&requests.now, counts_new);
-        self.gained.bad += self.bad.advance(&bad.now, counts_new);
+        let goes_on = self.requests.goes_on(&requests.now);
+        let [requests, bad] = [self.requests.advance(&requests.now), self.bad.advance(&bad.now)];
+        let most = (requests.of_known * MOST_NEW).max(FEW_NEW);
+        let counts_new = counts_new && goes_on && requests.of_new.max(bad.of_new) <= most;
+        self.gained.requests += requests.counted(counts_new);
+        self.gained.bad += bad.counted(counts_new);
     }
 
     /// Whether no other version need wait for it.
@@ -422,21 +437,32 @@ impl Known {
         now.keys().any(|series| self.0.contains_key(series))
     }
 
-    /// What the series have gained. `counts_new`: series that are new began at 0.
-    fn advance(&mut self, now: &Counters, counts_new: bool) -> f64 {
-        let mut gained = 0.0;
+    fn advance(&mut self, now: &Counters) -> Risen {
+        let mut risen = Risen::default();
         for (series, value) in now {
-            let (more, next) = match self.0.get(series) {
-                Some(last) => last.next(*value),
-                None => (if counts_new { value.max(0.0) } else { 0.0 }, Series::new(*value)),
+            let next = match self.0.get(series) {
+                Some(last) => {
+                    let (more, next) = last.next(*value);
+                    risen.of_known += more;
+                    next
+                }
+                None => {
+                    risen.of_new += value.max(0.0);
+                    Series::new(*value)
+                }
             };
-            gained += more;
             self.0.insert(*series, next);
         }
         if self.0.len() > MOST_SERIES * 2 {
             self.0.retain(|series, _| now.contains_key(series));
         }
-        gained
+        risen
+    }
+}
+
+impl Risen {
+    fn counted(self, counts_new: bool) -> f64 {
+        if counts_new { self.of_known + self.of_new } else { self.of_known }
     }
 }
 

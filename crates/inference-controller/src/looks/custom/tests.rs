@@ -20,7 +20,7 @@ fn series(of: &[(u64, f64)]) -> Counters {
 
 fn known(of: &[(u64, f64)]) -> Known {
     let mut known = Known::default();
-    known.advance(&series(of), false);
+    known.advance(&series(of));
     known
 }
 
@@ -42,7 +42,7 @@ fn what_the_series_have_gained_is_counted() {
 fn a_counter_that_begins_anew_adds_its_value_and_a_replica_that_is_behind_adds_nothing() {
     let gains = |of: &[f64]| {
         let mut series = known(&[(1, of[0])]);
-        let gains = of[1..].iter().map(|value| series.advance(&Counters::from([(1, *value)]), true));
+        let gains = of[1..].iter().map(|value| series.advance(&Counters::from([(1, *value)])).of_known);
         gains.collect::<Vec<f64>>()
     };
     assert_eq!(gains(&[100.0, 30.0, 40.0, 50.0]), [0.0, 40.0, 10.0], "a restart");
@@ -55,7 +55,7 @@ fn a_counter_that_begins_anew_adds_its_value_and_a_replica_that_is_behind_adds_n
 fn a_series_that_was_away_goes_on_where_it_was() {
     let mut known = known(&[(1, 100.0), (2, 500.0)]);
     let gains =
-        [&[(1, 110.0)][..], &[(1, 120.0), (2, 503.0)][..]].map(|now| known.advance(&series(now), true));
+        [&[(1, 110.0)][..], &[(1, 120.0), (2, 503.0)][..]].map(|now| known.advance(&series(now)).of_known);
     assert_eq!(gains, [10.0, 13.0], "a scrape has failed");
 }
 
@@ -67,6 +67,13 @@ fn the_first_error_and_a_new_pod_count_and_new_labels_of_all_series_do_not() {
     assert_eq!(new_pod, (50.0, 4.0));
     let renamed = gained([&[(1, 9_000.0)], &[(2, 9_010.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 800.0)]]);
     assert_eq!(renamed, (0.0, 0.0));
+    let one_renamed = gained(
+        [&[(1, 9_000.0), (3, 70.0)], &[(2, 9_010.0), (3, 80.0)]],
+        [&[(9, 0.0)], &[(9, 0.0), (5, 40.0)]],
+    );
+    assert_eq!(one_renamed, (10.0, 0.0), "of all its life");
+    let few = gained([&[(1, 100.0)], &[(1, 100.0), (2, 3.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 3.0)]]);
+    assert_eq!(few, (3.0, 3.0), "all requests fail from now on");
     let of_a_predecessor = gained([&[], &[(2, 9_010.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 800.0)]]);
     assert_eq!(of_a_predecessor, (0.0, 0.0), "its first look begins with what is there");
 }
@@ -101,7 +108,7 @@ fn parts_of_requests_add_up_and_negative_values_take_nothing_away() {
 fn what_is_known_is_bounded() {
     let mut known = Known::default();
     for pod in 0..4_000_u64 {
-        known.advance(&series(&[(pod, 1.0)]), true);
+        known.advance(&series(&[(pod, 1.0)]));
     }
     assert!(known.0.len() <= MOST_SERIES * 2 + 1);
 }
