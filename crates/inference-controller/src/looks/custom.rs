@@ -99,8 +99,9 @@ pub(super) struct Counting {
     /// Counters of other queries are no continuation.
     queries: Option<Queries>,
     versions: Tracks<Version>,
-    /// When they were asked first, and when requests were counted last, in Unix seconds.
+    /// When they were asked first, when the server has answered last, and when requests were counted last, in Unix seconds.
     began: i64,
+    answered: i64,
     counted: i64,
     missed: u32,
     /// The step has begun, and the values of its beginning are not known.
@@ -319,12 +320,16 @@ impl Counting {
         (since, at): (i64, i64),
         age: i64,
     ) -> (Found, Option<String>) {
-        if self.asks_others(queries) {
+        let is_new_step = std::mem::take(&mut self.is_new_step);
+        // What is known of a candidate of long ago is of pods that may be gone, or not be scraped just now.
+        let is_old = is_new_step && since.saturating_sub(self.answered) > EARLIER;
+        if is_old || self.asks_others(queries) {
             *self = Self { queries: Some(queries.clone()), began: since, counted: since, ..Self::default() };
         }
-        if std::mem::take(&mut self.is_new_step) {
+        if is_new_step {
             self.counted = since;
         }
+        self.answered = at;
         let counts_new = self.counts_new(at);
         let Tracks { stable, candidate } = &mut self.versions;
         stable.advance(&answers.stable, counts_new);
@@ -364,7 +369,7 @@ impl Counting {
         (Found::Counted { flows, bound: None }, None)
     }
 
-    /// Requests of the next step are counted by themselves. Its series are known.
+    /// Requests of the next step are counted by themselves. Its series are known, unless it begins much later.
     pub(super) fn in_next_step(mut self) -> Self {
         let Tracks { stable, candidate } = &mut self.versions;
         for version in [stable, candidate] {

@@ -247,6 +247,17 @@ fn a_step_begins_with_the_values_of_its_time_also_if_they_are_less_than_before()
     assert_eq!(counts(next.found(&look, (300, 315), 15)), Some([(90, 1), (10, 0)]));
 }
 
+/// The next candidate comes days later. What is known of the last one is of pods that may be old or gone.
+#[test]
+fn a_step_that_begins_long_after_the_last_answer_knows_nothing() {
+    let mut next = counting((100.0, 0.0), Some((10.0, 0.0))).in_next_step();
+    let (day, asked) = (86_400, looked((70_090.0, 0.0), Some((30.0, 0.0))));
+    let first = before((70_000.0, 0.0), (20.0, 0.0), asked);
+    assert_eq!(counts(next.found(&first, (day, day + 15), 15)), Some([(90, 0), (10, 0)]));
+    assert!(!next.counts_new(day + 15), "an old series could still appear");
+    assert!(next.counts_new(day + 125));
+}
+
 /// A pod may not have been scraped just when the queries were asked first.
 #[test]
 fn an_old_series_that_appears_soon_after_the_beginning_is_not_counted_from_0() {
