@@ -31,7 +31,7 @@ use std::{
 
 use api::aiinference::analysis::AnalysisPrometheus;
 use engine_metrics::bodies::Bodies;
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use prometheus_api::{
     Counters, Fault, MOST_SERIES,
     answer::Moment,
@@ -207,7 +207,9 @@ async fn read(
                     let before = match since {
                         Some(since) => {
                             let earlier = since.saturating_sub(EARLIER);
-                            Some([ask(Some(earlier)).await?, ask(Some(since)).await?])
+                            // Together, because three in a row may take longer than a look.
+                            let (earlier, begun) = join(ask(Some(earlier)), ask(Some(since))).await;
+                            Some([earlier?, begun?])
                         }
                         None => None,
                     };

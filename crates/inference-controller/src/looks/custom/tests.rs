@@ -1,4 +1,7 @@
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
 
 use api::aiinference::analysis::{AnalysisPrometheus, MetricName};
 use jiff::Timestamp;
@@ -6,6 +9,7 @@ use runtime::read::secrets::Secrets;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
+    sync::Barrier,
 };
 
 use super::*;
@@ -316,17 +320,23 @@ fn stable_that_never_had_series_is_waited_for_and_then_it_is_said() {
 }
 
 /// Answers queries of a Service with a counter. That of requests has ten times the time of the query. That of the candidate's
-/// errors has twice that time, and stable has none. Without a time, the query is of 15 s after the beginning.
+/// errors has twice that time, and stable has none. Without a time, the query is of 15 s after the beginning. Answers of
+/// earlier times wait until all of them are asked for: two of each query for each Service.
 async fn server() -> SocketAddr {
+    let earlier = Arc::new(Barrier::new(8));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
+            let earlier = earlier.clone();
             tokio::spawn(async move {
                 let mut bytes = vec![0; 8_192];
                 let count = stream.read(&mut bytes).await.unwrap();
                 let text = String::from_utf8_lossy(&bytes[..count]).into_owned();
                 let time = text.rsplit_once("&time=").map(|(_, time)| time.parse::<i64>().unwrap());
+                if time.is_some() {
+                    earlier.wait().await;
+                }
                 let time = time.unwrap_or(SINCE + 15);
                 let is_of_candidate = text.contains("chat-canary");
                 let times = match (text.contains("errors"), is_of_candidate) {
