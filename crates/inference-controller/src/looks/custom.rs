@@ -17,8 +17,8 @@
 //! that it has ever counted when it comes back.
 //!
 //! The first look also asks for the values of the time up to which the status has counted. So a restart of the controller
-//! loses little: what was read and is not in the status. It asks for those of 300 s earlier as well: a
-//! series with a value there alone is old. It goes on from what is known, or begins with its first value.
+//! loses little: what was read and is not in the status. It asks for those of 300 s earlier as well: a series with a value
+//! there alone is old. It goes on from what is known, or begins with its first value.
 //!
 //! Servers scrape both versions at their own times, which may be further apart than two looks. So what is gained is kept until
 //! both versions have gained, or two minutes are over. Bad requests that come before their request wait for it.
@@ -56,7 +56,7 @@ const OLD_SERIES_APPEAR_WITHIN: i64 = 120;
 const EARLIER: i64 = 300;
 /// All queries of a look. It is less than the time of a whole look.
 const DEADLINE: Duration = Duration::from_secs(8);
-/// New series may have so many times what the known ones have gained in the same look. More is of old ones with new labels.
+/// New series may have so many times what the known ones gained in the same look. More is of old ones with new labels.
 const MOST_NEW: f64 = 10.0;
 /// So many always count: from now on, all requests may fail and have another label.
 const FEW_NEW: f64 = 100.0;
@@ -99,7 +99,7 @@ pub(super) struct Counting {
     /// Counters of other queries are no continuation.
     queries: Option<Queries>,
     versions: Tracks<Version>,
-    /// When they were asked first, when the server has answered last, and when requests were counted last, in Unix seconds.
+    /// When they were asked first, when they were answered last, and when requests were counted last, in Unix seconds.
     began: i64,
     answered: i64,
     counted: i64,
@@ -265,9 +265,9 @@ fn without_series(service: &str, has_spoken: bool) -> String {
         );
     }
     format!(
-        "{FIELD}.requestsQuery has no series for the Service {service}: it has had no request yet, or the query is wrong; \
-         check that its labels have $name, that the series have the label namespace unless the controller reads all \
-         namespaces, and what the server scrapes"
+        "{FIELD}.requestsQuery has no series for the Service {service}: it has had no request yet, or the query is \
+         wrong; check that its labels have $name, that the series have the label namespace unless the controller reads \
+         all namespaces, and what the server scrapes"
     )
 }
 

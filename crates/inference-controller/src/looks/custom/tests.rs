@@ -319,9 +319,9 @@ fn stable_that_never_had_series_is_waited_for_and_then_it_is_said() {
     assert_eq!(counts(counting.found(&half, (260, 275), 175)), Some([(0, 0), (0, 0)]));
 }
 
-/// Answers queries of a Service with a counter. That of requests has ten times the time of the query. That of the candidate's
-/// errors has twice that time, and stable has none. Without a time, the query is of 15 s after the beginning. Answers of
-/// earlier times wait until all of them are asked for: two of each query for each Service.
+/// Answers queries of a Service with a counter. That of requests has ten times the time of the query. That of the
+/// candidate's errors has twice that time, and stable has none. Without a time, the query is of 15 s after the beginning.
+/// Answers of earlier times wait until all of them are asked for: two of each query for each Service.
 async fn server() -> SocketAddr {
     let earlier = Arc::new(Barrier::new(8));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -487,7 +487,7 @@ fn only_the_first_look_of_a_step_asks_for_the_time_before() {
     assert_eq!(since(&Ask { queries: Some(queries("c")), ..ask.clone() }), Some(130));
     assert!(!look.of_queries.unwrap().may_pass, "an old series could still appear");
     assert_eq!(note(&ask, failed(), 145).of_queries.unwrap().fault.as_deref(), Some("no server"));
-    // The next step begins with the values of its beginning. If its first look fails, it begins with those of that look.
+    // The next step begins with the values of its beginning, or with those of its first look if that one fails.
     let next = Ask { step_since: 300, counted_until: 300, ..ask.clone() };
     assert_eq!(since(&next), Some(300));
     note(&next, failed(), 305);
