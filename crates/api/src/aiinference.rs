@@ -227,9 +227,8 @@ pub struct AIInferenceSpec {
     pub model_volume: Option<ModelVolume>,
 
     /// Strategy of a rollout. Surge: a new pod becomes ready before an old one is deleted. Replace: an old pod is deleted
-    /// before a new one is created. Auto: Surge, and Replace where a new pod has waited for surgeTimeoutSeconds. Replace then
-    /// needs two things: the pod waits for GPUs, quota, room in a queue of Kueue or a claim that cannot be shared, and the
-    /// deletion of an old pod makes it fit. Default: Auto. Changing it restarts nothing.
+    /// before a new one is created. Auto: Surge, and Replace where a new pod has waited for surgeTimeoutSeconds, and the deletion
+    /// of an old pod makes it fit. It waits for GPUs, quota, Kueue, or a claim that cannot be shared. Default: Auto. Changing it restarts nothing.
     #[serde(default)]
     pub rollout: Rollout,
 

@@ -96,7 +96,11 @@ fn decided(
                 let status = begun(status.and_then(|status| status.last_rollback), seen, now);
                 // Approvals were given to the version before.
                 let stale_approvals = if is_first { 0 } else { canary.approved_steps };
-                decided(Some(&CanaryStatus { stale_approvals, ..status }), promoted, Some(canary), seen, now)
+                let begun = CanaryStatus { stale_approvals, ..status };
+                let next = decided(Some(&begun), promoted, Some(canary), seen, now);
+                // An aborted candidate keeps its pods, and these are of another version.
+                let pods = if next.pods == Wanted::Kept { Wanted::Deleted } else { next.pods };
+                Next { pods, ..next }
             }
             waiting => waiting,
         };

@@ -243,6 +243,28 @@ fn a_candidate_that_does_not_become_ready_in_time_is_rolled_back_and_not_tried_a
     assert_eq!(world.phase(), Some(CanaryPhase::RolledBack));
 }
 
+/// The gateways have not accepted that it gets no requests, so they may send some when the object is started again.
+#[test]
+fn pods_of_a_version_that_was_edited_and_aborted_do_not_become_the_next_one() {
+    let mut world = World::new(steps());
+    world.refers(true);
+    world.reconcile(ALL);
+    world.come_up();
+    world.reconcile(ALL);
+    world.reconcile(1);
+    assert_eq!(world.route.share.weight, 10);
+    (world.is_stopped, world.content) = (true, 4);
+    world.canary.as_mut().unwrap().abort = true;
+    world.reconcile(0);
+    world.now += DRAIN;
+    world.reconcile(ALL);
+    assert_eq!(world.pods, None);
+    world.is_stopped = false;
+    world.canary.as_mut().unwrap().abort = false;
+    world.reconcile(ALL);
+    assert_eq!(world.pods, Some(("v4".to_owned(), 1)));
+}
+
 #[test]
 fn a_share_that_was_lost_comes_back_when_the_evaluation_has_passed() {
     let mut world = World::new(steps());
