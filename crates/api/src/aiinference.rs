@@ -228,7 +228,7 @@ pub struct AIInferenceSpec {
 
     /// Strategy of a rollout. Surge: a new pod becomes ready before an old one is deleted. Replace: an old pod is deleted
     /// before a new one is created. Auto: Surge, and Replace where a new pod has waited for surgeTimeoutSeconds, and the deletion
-    /// of an old pod makes it fit. It waits for GPUs, quota, Kueue, or a claim that cannot be shared. Default: Auto. Changing it restarts nothing.
+    /// of an old pod makes it fit. It waits for GPUs, quota or a claim that cannot be shared. Default: Auto. Changing it restarts nothing.
     #[serde(default)]
     pub rollout: Rollout,
 

@@ -19,7 +19,7 @@ use runtime::{
     write::{
         apply::{ApplyError, Written},
         events::{Note, Severity},
-        refusal::Refusal,
+        refusal::{Refusal, undeclared},
     },
 };
 use workload::{faults::crashes::Reading, templates::deployment::RenderedDeployment, time::remaining};
@@ -278,6 +278,8 @@ async fn note_apart(
     done: &mut Children,
     now: Timestamp,
 ) {
+    let is_old = written.as_ref().is_err_and(|error| undeclared(error).is_some());
+    let is_old = is_old && [ROUTE, GRPC_ROUTE].contains(&what);
     let refusal = match written.map_err(Refusal::of) {
         Ok(written) => {
             let Written::Contested(contest) = written else {
@@ -295,7 +297,10 @@ async fn note_apart(
                 let message = note.as_ref().map(|note| note.message.clone());
                 let message = message.unwrap_or_else(|| format!("another manager keeps changing {what}"));
                 let fix = match what {
-                    ROUTE => "; let it change another route, or set spec.routeRef in place of spec.gateway",
+                    ROUTE => {
+                        "; let it change another route. spec.routeRef in place of spec.gateway leaves a route to its \
+                         owner, but for match, mirror and pin"
+                    }
                     _ => "",
                 };
                 let message = message + fix;
@@ -309,14 +314,16 @@ async fn note_apart(
             }
             return;
         }
-        Err(Err(error)) => {
-            done.failed = Some(error);
-            return;
-        }
+        Err(Err(error)) => match undeclared(&error).filter(|_| is_old) {
+            Some(words) => Refusal::Invalid(words.to_owned()),
+            None => {
+                done.failed = Some(error);
+                return;
+            }
+        },
         Err(Ok(refusal)) => refusal,
     };
     done.contest = done.contest.into_iter().chain([ctx.defaults.refusal_retry]).min();
-    let is_old = refusal.is_of_older_kind() && [ROUTE, GRPC_ROUTE].contains(&what);
     let fix = if is_old { "; install version 1.2 or later of the Gateway API" } else { "" };
     let message = format!("{what} is not written: {}; the pods serve without it{fix}", refusal.message());
     let reason = match refusal {

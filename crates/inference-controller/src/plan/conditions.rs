@@ -414,8 +414,9 @@ fn stage_since(pod: &PodView) -> Option<(String, Timestamp)> {
 fn scheduled(fault: Option<&Fault>, pods: &[&PodView], why_kept: Option<&str>) -> Option<Verdict> {
     let type_ = conditions::SCHEDULED;
     if let Some(Fault { reason, message, condition: _ }) = fault {
-        let why_kept =
-            why_kept.filter(|_| *reason == reasons::INSUFFICIENT_GPU).map(|why| format!("; {why}"));
+        let why_kept = why_kept
+            .filter(|_| [reasons::INSUFFICIENT_GPU, reasons::SCHEDULING_GATED].contains(reason))
+            .map(|why| format!("; {why}"));
         return Some(fails(type_, reason, format!("{message}{}", why_kept.unwrap_or_default())));
     }
     let placed = !pods.is_empty() && pods.iter().all(|pod| pod.node.is_some());

@@ -13,13 +13,10 @@
 
 use std::time::Duration;
 
-use api::{
-    aiinference::{
-        AIInferenceStatus,
-        analysis::AnalysisStatus,
-        traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
-    },
-    reasons,
+use api::aiinference::{
+    AIInferenceStatus,
+    analysis::AnalysisStatus,
+    traffic::{Canary, CanaryPhase, CanaryStatus, RouteStatus},
 };
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -398,10 +395,11 @@ fn seen(
 }
 
 fn rules_refused(observed: &Observed) -> Option<String> {
-    match answer_of(observed)? {
-        Answer::Refused { reason: reasons::ROUTE_REJECTED, message } => Some(message),
-        Answer::Refused { .. } | Answer::Missing | Answer::Accepted => None,
-    }
+    let of = |known: &HttpRoute| route::rules_refused(&known.metadata, &known.status);
+    stored(observed).and_then(of).or_else(|| {
+        let known = observed.grpc_route.as_ref()?;
+        route::rules_refused(&known.metadata, &known.status)
+    })
 }
 
 fn with_analysis(

@@ -61,11 +61,6 @@ impl Refusal {
         }
     }
 
-    /// The cluster has an older release of the kind, without a field that was written.
-    pub fn is_of_older_kind(&self) -> bool {
-        matches!(self, Self::Invalid(message) if message.contains(UNDECLARED))
-    }
-
     /// The refusal that this error is, or the error itself.
     pub fn of(error: ApplyError) -> Result<Self, ApplyError> {
         match &error {
@@ -99,8 +94,14 @@ impl Refusal {
     }
 }
 
-/// Of the API server's words about an apply with a field that its version of the kind does not have. It answers so with 500.
-const UNDECLARED: &str = "field not declared in schema";
+/// The API server's words about an apply with a field that its release of the kind does not have. It answers so with 500. A
+/// control plane that is being upgraded says so for a moment, too.
+pub fn undeclared(error: &ApplyError) -> Option<&str> {
+    let ApplyError::Call { source, .. } = error else { return None };
+    let kube::Error::Api(status) = &**source else { return None };
+    let words = "field not declared in schema";
+    (status.code == 500 && status.message.contains(words)).then_some(&*status.message)
+}
 
 enum Verdict {
     Invalid,
@@ -114,7 +115,6 @@ fn verdict(status: &Status) -> Option<Verdict> {
     match status.code {
         400..=499 if is_denied => Some(Verdict::Denied),
         422 => Some(Verdict::Invalid),
-        500 if status.message.contains(UNDECLARED) => Some(Verdict::Invalid),
         403 if !is_missing_right(status) => Some(Verdict::Denied),
         _ => None,
     }
@@ -218,11 +218,11 @@ mod tests {
     fn an_invalid_object_is_no_denial() {
         let message = "Deployment.apps \"chat\" is invalid: spec.replicas: Invalid value: -1";
         assert!(matches!(refused(422, message), Ok(Refusal::Invalid(_))));
-        assert!(!refused(422, message).unwrap().is_of_older_kind());
         let older = "failed to create typed patch object (demo/chat; gateway.networking.k8s.io/v1, Kind=HTTPRoute): \
                      .spec.rules[0].timeouts: field not declared in schema";
-        assert!(refused(500, older).unwrap().is_of_older_kind());
-        assert!(refused(500, "etcdserver: request timed out").is_err());
+        let error = refused(500, older).unwrap_err();
+        assert_eq!(undeclared(&error), Some(older));
+        assert_eq!(undeclared(&refused(500, "etcdserver: request timed out").unwrap_err()), None);
     }
 
     #[test]

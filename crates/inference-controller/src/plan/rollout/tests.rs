@@ -134,35 +134,23 @@ fn auto_deletes_no_pod_first_while_the_new_one_may_run_unseen() {
     assert_eq!(strategy_of(&begun), Strategy::Replace, "it does not alternate");
 }
 
-/// A rollout: a ready old pod of the queue `before`, and a new pod of the queue `team` with this gate, for a long time.
-fn gated(gate: &str, before: &str) -> Scene {
-    let mut scene = Scene::ready(1);
-    let queued = |scene: &mut Scene, queue: &str| {
-        let label = (api::labels::KUEUE_QUEUE_NAME.to_owned(), queue.to_owned());
-        scene.edit_spec(|spec| spec.pods.pod_labels = [label].into());
-    };
-    queued(&mut scene, before);
-    scene.settle(1);
-    queued(&mut scene, "team");
-    scene.edit_spec(|spec| spec.args = vec!["--seed=1".to_owned()]);
-    scene.roll();
-    scene.pods(&[&format!(
-        "{{name: new, gates: [{gate}], gpus: 1, conditions: [{{type: PodScheduled, status: 'False', reason: SchedulingGated}}]}}"
-    )]);
-    scene.observe(|observed| observed.facts = [("new".to_owned(), at(-300))].into());
-    scene
-}
-
+/// The queue may be held, or of another flavor, or give the place to another workload.
 #[test]
-fn auto_deletes_an_old_pod_for_one_that_a_full_queue_of_kueue_holds_back() {
-    const KUEUES: &str = "kueue.x-k8s.io/admission";
-    assert_eq!(strategy_of(&gated(KUEUES, "team")), Strategy::Replace);
-    assert_eq!(decided(&gated(KUEUES, "team")).shortages, ["new"]);
-    assert_eq!(strategy_of(&gated(KUEUES, "other")), Strategy::Surge, "its quota is of no use to this queue");
-    assert_eq!(strategy_of(&gated("example.com/review", "team")), Strategy::Surge, "of another project");
-    let mut larger = gated(KUEUES, "team");
-    larger.edit_spec(|spec| spec.gpu.count = 2);
-    assert_eq!(strategy_of(&larger), Strategy::Surge, "one old pod would not be enough");
+fn auto_deletes_no_ready_pod_for_one_that_kueue_holds_back_and_says_why() {
+    let mut scene = stuck("Auto", 9_000, SHORT);
+    scene.pods(&[
+        "{gates: [kueue.x-k8s.io/admission], gpus: 1, conditions: [{type: PodScheduled, status: 'False', reason: SchedulingGated}]}",
+    ]);
+    let order = decided(&scene);
+    assert_eq!((order.strategy, order.shortages.len()), (Strategy::Surge, 0));
+    assert!(order.why_kept.unwrap().contains("rollout Replace deletes one"));
+    let conditions = scene.plan().status.conditions;
+    let scheduled = conditions.iter().find(|known| known.type_ == "Scheduled").unwrap();
+    assert!(
+        scheduled.message.contains("kubectl get workloads; no older pod is deleted for it"),
+        "{}",
+        scheduled.message
+    );
 }
 
 fn quota(scene: &mut Scene, message: &str, for_seconds: i64) {

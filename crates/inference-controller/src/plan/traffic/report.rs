@@ -100,6 +100,11 @@ const NO_GRPC_ROUTES: &str =
 
 /// Why a route or its shares could not be written.
 fn refusal(observed: &Observed) -> Option<&(&'static str, String)> {
+    refusals(observed).next()
+}
+
+/// Of the routes that the object should have. What was said about others stays known, and means nothing.
+fn refusals(observed: &Observed) -> impl Iterator<Item = &(&'static str, String)> {
     // Of a kind that was removed, nothing is written that could heal a refusal.
     let has_grpc = grpc_of(&observed.inference).is_some() && !observed.has_no_grpc_routes;
     let has_pools = pool_of(&observed.inference).is_some();
@@ -108,9 +113,9 @@ fn refusal(observed: &Observed) -> Option<&(&'static str, String)> {
         has_route.then_some(ROUTE),
         has_pools.then_some(POOLS),
         has_grpc.then_some(GRPC_ROUTE),
-        Some(WEIGHTS),
+        (!has_route).then_some(WEIGHTS),
     ];
-    written.into_iter().flatten().find_map(|what| observed.apart.get(what))
+    written.into_iter().flatten().filter_map(|what| observed.apart.get(what))
 }
 
 fn traffic_ready(observed: &Observed) -> Verdict {
@@ -178,7 +183,7 @@ fn traffic_ready(observed: &Observed) -> Verdict {
     }
 }
 
-/// A gateway may say that an older route takes requests of this one.
+/// A gateway may say that another route has the same rules. Requests then reach the older one.
 fn overlap(stored: &HttpRoute) -> String {
     let said = stored.status.parents.iter().flat_map(|said| &said.conditions);
     let mut overlaps = said.filter(|known| {
@@ -419,9 +424,7 @@ pub(super) fn obstacle(assessment: &Assessment) -> Option<&str> {
 
 /// Another manager keeps changing a route.
 pub(super) fn is_contested(observed: &Observed) -> bool {
-    let of_route = [ROUTE, GRPC_ROUTE, POOLS, WEIGHTS];
-    let complaints = of_route.into_iter().filter_map(|what| observed.apart.get(what));
-    complaints.into_iter().any(|(reason, _)| *reason == reasons::ROUTE_CONTESTED)
+    refusals(observed).any(|(reason, _)| *reason == reasons::ROUTE_CONTESTED)
 }
 
 /// Why its pods are not ready.

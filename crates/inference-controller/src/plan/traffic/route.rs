@@ -22,6 +22,9 @@ use crate::{
     objects::gateway_api::{GROUP, inference_pool},
 };
 
+/// Reasons of the Gateway API for `Accepted: False` that are about the rules of a route.
+const OF_RULES: [&str; 2] = ["UnsupportedValue", "IncompatibleFilters"];
+
 /// What the gateways say about the stored rules.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
@@ -320,6 +323,21 @@ pub(super) fn answered(
     if is_missing { Answer::Missing } else { Answer::Accepted }
 }
 
+/// What a gateway has against what the present rules ask for. Who may use the gateway, and with which host name, is not of the rules.
+pub(super) fn rules_refused(metadata: &ObjectMeta, status: &RouteState) -> Option<String> {
+    let said = status.parents.iter().flat_map(|said| said.conditions.iter().map(move |known| (said, known)));
+    let mut refused = said.filter(|(_, known)| {
+        let is_refused = match &*known.type_ {
+            "Accepted" => known.status == "False" && OF_RULES.contains(&&*known.reason),
+            "PartiallyInvalid" => known.status == "True",
+            _ => false,
+        };
+        is_refused && known.observed_generation >= metadata.generation
+    });
+    let (said, known) = refused.next()?;
+    Some(format!("Gateway {}: {} ({})", said.parent_ref.name, known.message, known.reason))
+}
+
 /// What any gateway has against an InferencePool.
 pub(super) fn refusal(pool: &str, generation: Option<i64>, status: &RouteState) -> Option<Answer> {
     let said = status.parents.iter().flat_map(|said| said.conditions.iter().map(move |known| (said, known)));
@@ -512,6 +530,27 @@ mod tests {
         );
         assert_eq!(answered(GATEWAY, &[]), Answer::Missing);
         assert_eq!(answered(GATEWAY, &[("public", None, 3, &[("Accepted", "True")])]), Answer::Missing);
+    }
+
+    #[test]
+    fn only_what_a_gateway_has_against_the_rules_is_of_the_rules() {
+        let refused = |generation: i64, type_: &str, status: &str, reason: &str| {
+            let mut route = rendered(GATEWAY, "{image: 'e:2'}", Share::default());
+            let condition = json!({"type": type_, "status": status, "reason": reason, "message": "m",
+                "observedGeneration": generation, "lastTransitionTime": "2026-01-01T12:00:00Z"});
+            let parents = json!([{"parentRef": {"name": "public"}, "conditions": [condition]}]);
+            route.status = serde_json::from_value(json!({"parents": parents})).unwrap();
+            rules_refused(&route.metadata, &route.status)
+        };
+        let words = refused(3, "Accepted", "False", "UnsupportedValue");
+        assert_eq!(words.as_deref(), Some("Gateway public: m (UnsupportedValue)"));
+        assert!(refused(3, "Accepted", "False", "IncompatibleFilters").is_some());
+        assert!(refused(3, "PartiallyInvalid", "True", "UnsupportedValue").is_some());
+        for reason in ["NotAllowedByListeners", "NoMatchingListenerHostname", "NoReadyListeners", "Pending"] {
+            assert_eq!(refused(3, "Accepted", "False", reason), None, "{reason}");
+        }
+        assert_eq!(refused(2, "Accepted", "False", "UnsupportedValue"), None, "of older rules");
+        assert_eq!(refused(3, "Accepted", "True", "UnsupportedValue"), None);
     }
 
     #[test]

@@ -19,6 +19,9 @@ use crate::observe::Observed;
 /// Something keeps the pods of a candidate from becoming ready, before its first step.
 pub(super) const UNREADY: &str = "the candidate cannot become ready";
 
+/// A watch that fails usually resumes within this time.
+const WATCHED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
+
 #[derive(Debug, Default)]
 pub(super) struct Start {
     pub(super) fact: Option<String>,
@@ -27,8 +30,8 @@ pub(super) struct Start {
     pub(super) wait: Option<Duration>,
 }
 
-/// Pods that load a model or warm up have their own time limits. Of what follows one obstacle, such as a crash in a loop, the
-/// time goes on: it ends when the pods are ready. After a restart of the controller and after a pause it begins anew.
+/// Pods that load a model or warm up have their own time limits. Between two crashes of a container the time goes on. After a
+/// restart of the controller and after a pause it begins anew.
 pub(super) fn start(
     observed: &Observed,
     (before, canary): (Option<&CanaryStatus>, Option<&Canary>),
@@ -45,15 +48,34 @@ pub(super) fn start(
     if !waits_for_pods(before, canary, seen) {
         return Start::default();
     }
-    let assessment = of_pods();
-    let obstacle = assessment.as_ref().and_then(|assessment| report::obstacle(assessment));
-    let known = observed.facts.get(UNREADY).copied();
+    let refused = observed.apart.get(report::CANDIDATE).map(|(_, message)| message.clone());
+    let obstacle = refused.or_else(|| report::obstacle(of_pods().as_ref()?).map(str::to_owned));
+    let known = observed.facts.get(UNREADY).copied().filter(|_| obstacle.is_some() || has_crashed(observed));
     if known.is_none() && obstacle.is_none() {
         return Start::default();
     }
+    let fact = Some(UNREADY.to_owned());
     let wait = remaining(Duration::from_secs(u64::from(timeout)), known.unwrap_or(now), now);
-    let is_overdue = obstacle.filter(|_| wait.is_none()).map(|obstacle| {
-        format!("its pods have not become ready within {timeout} s (spec.canary.analysis.timeoutSeconds): {obstacle}")
-    });
-    Start { fact: Some(UNREADY.to_owned()), is_overdue, wait }
+    // The pods may run unseen.
+    let is_seen =
+        !observed.watch_fails && observed.candidate.as_ref().is_none_or(|version| !version.watch_fails);
+    match (obstacle, wait) {
+        (Some(obstacle), None) if is_seen => {
+            let is_overdue = Some(format!(
+                "its pods have not become ready within {timeout} s (spec.canary.analysis.timeoutSeconds): {obstacle}"
+            ));
+            Start { fact, is_overdue, wait: None }
+        }
+        (Some(_), None) => Start { fact, is_overdue: None, wait: Some(WATCHED_AGAIN_WITHIN) },
+        (_, wait) => Start { fact, is_overdue: None, wait },
+    }
+}
+
+/// A container of the candidate has ended before, and was started again.
+fn has_crashed(observed: &Observed) -> bool {
+    let mut pods = observed.candidate.iter().flat_map(|version| version.pods());
+    pods.any(|pod| {
+        let mut containers = pod.init_containers.iter().chain(&pod.containers);
+        containers.any(|container| container.last.terminated.is_some())
+    })
 }

@@ -78,7 +78,91 @@ fn a_candidate_that_only_is_observed_or_loads_its_model_is_not_rolled_back_for_i
     noted(&mut late, 0);
     late.candidate(&[LOADS]);
     noted(&mut late, 50);
-    assert_eq!(phase_at(&late, 100), Some(CanaryPhase::Starting));
+    late.candidate(&[UNPLACED]);
+    noted(&mut late, 100);
+    assert_eq!(phase_at(&late, 159), Some(CanaryPhase::Starting), "the load does not count");
+    assert_eq!(canary_of(&late.plan_at(160)).last_rollback.unwrap().reason, "CandidateUnready");
+}
+
+/// Its obstacle comes and goes.
+#[test]
+fn the_time_of_a_start_goes_on_between_two_crashes() {
+    const ENDED: &str = "{terminated: {exitCode: 1}}";
+    let engine = |state: &str| {
+        format!(
+            "{{name: new, node: gpu-1, phase: Running, gpus: 1, containers: [{{name: engine, restartCount: 3, \
+             state: {state}, lastState: {ENDED}}}]}}"
+        )
+    };
+    let mut scene = starting("Enforce", &engine("{waiting: {reason: CrashLoopBackOff}}"));
+    noted(&mut scene, 0);
+    scene.candidate(&[&engine("{running: {}}")]);
+    noted(&mut scene, 30);
+    scene.candidate(&[&engine("{waiting: {reason: CrashLoopBackOff}}")]);
+    assert_eq!(canary_of(&scene.plan_at(60)).last_rollback.unwrap().reason, "CandidateUnready");
+}
+
+#[test]
+fn a_candidate_that_serves_or_may_run_unseen_is_not_rolled_back_for_its_time() {
+    let mut scene = starting("Enforce", UNPLACED);
+    noted(&mut scene, 0);
+    let mut unseen = starting("Enforce", UNPLACED);
+    noted(&mut unseen, 0);
+    unseen.observe(|observed| observed.candidate.as_mut().unwrap().watch_fails = true);
+    let plan = unseen.plan_at(60);
+    assert_eq!(canary_of(&plan).phase, Some(CanaryPhase::Starting));
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(10)));
+    // By a header, while a second pod has lost its node.
+    let status = |scene: &mut Scene, edit: fn(&mut CanaryStatus)| {
+        scene.observe(|observed| {
+            let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+            edit(status.canary.as_mut().unwrap());
+        });
+    };
+    status(&mut scene, |canary| canary.served = true);
+    assert_eq!(canary_of(&scene.plan_at(60)).last_rollback, None);
+    // Stable gets another version, and may have the GPU until then.
+    status(&mut scene, |canary| (canary.served, canary.stable_revision) = (false, "before".to_owned()));
+    noted(&mut scene, 100);
+    assert!(!scene.plan_at(100).facts.unwrap().iter().any(|fact| fact.contains("cannot become ready")));
+}
+
+/// Without a pod there is nothing that waits.
+#[test]
+fn a_candidate_whose_children_are_refused_is_rolled_back_in_time() {
+    let mut scene = starting("Enforce", UNPLACED);
+    scene.candidate(&[]);
+    scene.observe(|observed| {
+        observed.apart.insert(
+            crate::plan::traffic::report::CANDIDATE,
+            ("Denied", "a policy denies chat-canary".to_owned()),
+        );
+    });
+    noted(&mut scene, 0);
+    let rollback = canary_of(&scene.plan_at(60)).last_rollback.unwrap();
+    assert!(rollback.message.ends_with(": a policy denies chat-canary"), "{}", rollback.message);
+}
+
+/// What was said about the route of before must not hold the canary.
+#[test]
+fn only_a_contest_about_a_route_that_is_wanted_holds_the_canary() {
+    let contested = |what: &'static str, gateway: bool| {
+        let mut scene = starting("Observe", READY);
+        if !gateway {
+            scene.edit_spec(|spec| {
+                (spec.gateway, spec.route_ref) = (None, Some(serde_saphyr::from_str("{name: web}").unwrap()));
+            });
+        }
+        scene.observe(|observed| {
+            observed.apart.insert(what, ("RouteContested", "other-operator keeps changing it".to_owned()));
+        });
+        condition(&scene.plan(), "CanaryProgressing")
+            .2
+            .starts_with("no step begins while the route is contested")
+    };
+    use crate::plan::traffic::report::{ROUTE, WEIGHTS};
+    assert!(contested(ROUTE, true) && contested(WEIGHTS, false));
+    assert!(!contested(ROUTE, false) && !contested(WEIGHTS, true));
 }
 
 /// Nothing moves while an object is paused, so that time is not the candidate's.

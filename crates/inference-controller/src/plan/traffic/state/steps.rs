@@ -116,10 +116,12 @@ pub(super) fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: 
     }
 }
 
-/// Before the first step, and without the pods that it needs.
+/// Before the first step, without the pods that it needs, and without a request until now.
 pub(crate) fn waits_for_pods(before: &CanaryStatus, canary: &Canary, seen: &Seen) -> bool {
     let is_at_start = before.step == 0 && matches!(before.phase, None | Some(CanaryPhase::Starting));
-    is_at_start && !seen.is_stopped && !is_ready(&Steps::of(canary), canary, seen)
+    // While stable rolls, it may have the GPU.
+    let is_alone = before.stable_revision == seen.stable && !seen.is_stopped;
+    is_at_start && is_alone && !before.served && !is_ready(&Steps::of(canary), canary, seen)
 }
 
 fn is_ready(steps: &Steps, canary: &Canary, seen: &Seen) -> bool {
@@ -179,11 +181,14 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen, n
     };
     let is_expected =
         seen.route.is_some_and(|route| route.is_accepted && !route.is_unresolved && route.share.is_known);
-    if !is_expected || seen.is_contested || !seen.stable_is_complete {
+    if !is_expected || !seen.stable_is_complete {
         return with_seen(status(CanaryPhase::Starting, 0), share, pods, seen, None);
     }
     if first.needs_approval && canary.approved_steps < first.number {
         return with_seen(status(CanaryPhase::AwaitingApproval, 0), share, pods, seen, None);
+    }
+    if seen.is_contested {
+        return with_seen(status(CanaryPhase::Starting, 0), share, pods, seen, None);
     }
     let share = Share { weight: first.weight, ..share };
     with_seen(status(CanaryPhase::Analysing, first.number), share, pods, seen, None)
@@ -193,7 +198,8 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen, n
 pub(super) fn share_of(step: Step, canary: &Canary, seen: &Seen) -> Share {
     let Route { share, is_accepted, .. } = seen.route.unwrap_or_default();
     let is_open = seen.gate == Gate::Open;
-    let may_rise = is_accepted && share.is_known && seen.candidate.ready >= step.replicas && is_open;
+    let has_pods = seen.candidate.ready >= step.replicas;
+    let may_rise = is_accepted && share.is_known && has_pods && is_open && !seen.is_contested;
     let weight = if may_rise { step.weight } else { step.weight.min(share.weight) };
     let matches = !canary.matches.is_empty() && share.is_known && (is_open || share.matches);
     let is_known = seen.route.is_some();
@@ -255,8 +261,7 @@ fn in_step(
     let next_replicas = steps.after(step.number).map_or(step.replicas, |next| next.replicas);
     let replicas = step.replicas.max(seen.candidate.staying.min(next_replicas));
     let pods = scaled(replicas, &before, share, seen);
-    let is_in_force =
-        route.is_accepted && !route.is_unresolved && !seen.is_contested && route.share.weight == step.weight;
+    let is_in_force = route.is_accepted && !route.is_unresolved && route.share.weight == step.weight;
     // A step with another share begins again.
     let since = before.step_started_at.clone().filter(|_| route.share.weight == step.weight);
     // A step that begins now would begin after the failure, and forget it.
@@ -304,6 +309,10 @@ fn in_step(
     let may_go_on = seen.finding != Finding::PassesSoon;
     if needs_approval {
         return with_seen(if may_go_on { awaits } else { status }, share, pods, seen, None);
+    }
+    // It is judged all the same, and no share rises.
+    if seen.is_contested {
+        return with_seen(status, share, pods, seen, None);
     }
     let goes_on = steps.after(step.number).is_some() || is_approved || canary.promotion == Promotion::Auto;
     if goes_on && seen.gate != Gate::Open {

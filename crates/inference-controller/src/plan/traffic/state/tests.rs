@@ -206,7 +206,7 @@ fn a_gateway_that_refuses_copies_or_headers_gets_the_rules_of_stable_alone() {
 }
 
 #[test]
-fn a_step_is_held_while_another_manager_keeps_changing_the_route() {
+fn no_share_rises_while_another_manager_keeps_changing_the_route() {
     let mut world = World::new(steps());
     world.is_contested = true;
     world.go_on(10, 61);
@@ -217,13 +217,34 @@ fn a_step_is_held_while_another_manager_keeps_changing_the_route() {
     world.is_contested = true;
     world.go_on(10, 61);
     assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Analysing), 10));
+    let mut lost = world.clone();
+    lost.ready = 0;
+    lost.go_on(3, 10);
+    lost.ready = 1;
+    lost.go_on(3, 10);
+    assert_eq!(lost.route.share.weight, 0, "what was lost does not come back meanwhile");
+    // Its weight is there, and it has not begun.
+    let mut written = world.clone();
+    written.status.as_mut().unwrap().step_started_at = None;
+    written.reconcile(ALL);
+    assert!(written.status.as_ref().unwrap().step_started_at.is_some(), "a share is judged all the same");
     world.finding = Finding::Fails { reason: reasons::ANALYSIS_FAILED, message: String::new() };
     let mut bad = world.clone();
     bad.go_on(1, 1);
-    assert_eq!(bad.route.share.weight, 0, "a bad candidate loses its share all the same");
+    assert_eq!(bad.route.share.weight, 0, "a bad candidate loses its share");
     (world.finding, world.is_contested) = (Finding::NotAsked, false);
     world.go_on(3, 61);
     assert_eq!(world.route.share.weight, 50);
+}
+
+#[test]
+fn a_wait_for_approval_goes_on_while_the_route_is_contested() {
+    let mut world = World::new(steps());
+    world.go_on(6, 61);
+    assert_eq!(world.phase(), Some(CanaryPhase::AwaitingApproval));
+    world.is_contested = true;
+    world.go_on(2, 61);
+    assert_eq!(world.phase(), Some(CanaryPhase::AwaitingApproval));
 }
 
 #[test]
