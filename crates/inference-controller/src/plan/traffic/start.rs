@@ -30,8 +30,8 @@ pub(super) struct Start {
     pub(super) wait: Option<Duration>,
 }
 
-/// Pods that load a model or warm up have their own time limits. Between two crashes of a container the time goes on. After a
-/// restart of the controller and after a pause it begins anew.
+/// Pods that load a model or warm up have their own time limits. A container that is started again counts as crashing until it
+/// is ready. After a restart of the controller and after a pause the time begins anew.
 pub(super) fn start(
     observed: &Observed,
     (before, canary): (Option<&CanaryStatus>, Option<&Canary>),
@@ -50,32 +50,21 @@ pub(super) fn start(
     }
     let refused = observed.apart.get(report::CANDIDATE).map(|(_, message)| message.clone());
     let obstacle = refused.or_else(|| report::obstacle(of_pods().as_ref()?).map(str::to_owned));
-    let known = observed.facts.get(UNREADY).copied().filter(|_| obstacle.is_some() || has_crashed(observed));
-    if known.is_none() && obstacle.is_none() {
-        return Start::default();
-    }
+    let Some(obstacle) = obstacle else { return Start::default() };
+    let since = observed.facts.get(UNREADY).copied().unwrap_or(now);
     let fact = Some(UNREADY.to_owned());
-    let wait = remaining(Duration::from_secs(u64::from(timeout)), known.unwrap_or(now), now);
+    let wait = remaining(Duration::from_secs(u64::from(timeout)), since, now);
     // The pods may run unseen.
     let is_seen =
         !observed.watch_fails && observed.candidate.as_ref().is_none_or(|version| !version.watch_fails);
-    match (obstacle, wait) {
-        (Some(obstacle), None) if is_seen => {
+    match wait {
+        None if is_seen => {
             let is_overdue = Some(format!(
                 "its pods have not become ready within {timeout} s (spec.canary.analysis.timeoutSeconds): {obstacle}"
             ));
             Start { fact, is_overdue, wait: None }
         }
-        (Some(_), None) => Start { fact, is_overdue: None, wait: Some(WATCHED_AGAIN_WITHIN) },
-        (_, wait) => Start { fact, is_overdue: None, wait },
+        None => Start { fact, is_overdue: None, wait: Some(WATCHED_AGAIN_WITHIN) },
+        wait => Start { fact, is_overdue: None, wait },
     }
-}
-
-/// A container of the candidate has ended before, and was started again.
-fn has_crashed(observed: &Observed) -> bool {
-    let mut pods = observed.candidate.iter().flat_map(|version| version.pods());
-    pods.any(|pod| {
-        let mut containers = pod.init_containers.iter().chain(&pod.containers);
-        containers.any(|container| container.last.terminated.is_some())
-    })
 }

@@ -87,18 +87,17 @@ fn a_candidate_that_only_is_observed_or_loads_its_model_is_not_rolled_back_for_i
 /// Its obstacle comes and goes.
 #[test]
 fn the_time_of_a_start_goes_on_between_two_crashes() {
-    const ENDED: &str = "{terminated: {exitCode: 1}}";
-    let engine = |state: &str| {
+    let loader = |state: &str| {
         format!(
-            "{{name: new, node: gpu-1, phase: Running, gpus: 1, containers: [{{name: engine, restartCount: 3, \
-             state: {state}, lastState: {ENDED}}}]}}"
+            "{{name: new, node: gpu-1, phase: Pending, gpus: 1, init: [{{name: model-loader, restartCount: 3, \
+             state: {state}, lastState: {{terminated: {{exitCode: 1}}}}}}]}}"
         )
     };
-    let mut scene = starting("Enforce", &engine("{waiting: {reason: CrashLoopBackOff}}"));
+    let mut scene = starting("Enforce", &loader("{waiting: {reason: CrashLoopBackOff}}"));
     noted(&mut scene, 0);
-    scene.candidate(&[&engine("{running: {}}")]);
+    scene.candidate(&[&loader("{running: {}}")]);
     noted(&mut scene, 30);
-    scene.candidate(&[&engine("{waiting: {reason: CrashLoopBackOff}}")]);
+    scene.candidate(&[&loader("{waiting: {reason: CrashLoopBackOff}}")]);
     assert_eq!(canary_of(&scene.plan_at(60)).last_rollback.unwrap().reason, "CandidateUnready");
 }
 
