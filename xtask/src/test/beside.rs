@@ -16,10 +16,8 @@ use serde::Deserialize;
 
 use crate::steps::{cargo, without_cargos_variables};
 
-/// At most so many at once. Each has some threads of its own, and some of its tests have deadlines.
+/// At most so many at once, one for each core. Each has some threads of its own, and some of its tests have deadlines.
 const AT_ONCE: usize = 2;
-/// One program needs so many.
-const CORES: usize = 2;
 
 /// Limit for one program; the longest takes three to four minutes beside a compilation. A run that hangs has to say where
 /// before its own limit ends it.
@@ -113,8 +111,7 @@ fn run_all(programs: Vec<TestProgram>, threads: usize, filters: &[String]) -> an
         }
     };
     thread::scope(|scope| {
-        let cores = thread::available_parallelism().map_or(CORES, usize::from);
-        let at_once = (cores / CORES).clamp(1, AT_ONCE);
+        let at_once = thread::available_parallelism().map_or(AT_ONCE, usize::from).min(AT_ONCE);
         let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
         let mut all = Vec::new();
         for worker in workers {
