@@ -142,7 +142,7 @@ impl<'a> Grammar<'a> {
             }
             Some(Token::Variable(_)) => {
                 return Err(
-                    self.refusal("a variable may only be the value of a matcher, as in {pod=~\"$name-.*\"}")
+                    self.refusal("a variable may only be the value of a matcher, as in {service=\"$name\"}")
                 );
             }
             Some(Token::Duration(_) | Token::Symbol(_)) | None => {

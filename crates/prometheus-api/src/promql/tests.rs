@@ -179,6 +179,13 @@ fn the_sample_asks_for_the_pods_of_its_target_alone() {
     );
 }
 
+/// The pods of `llm` would have those of `llm-canary` among them with another example.
+#[test]
+fn a_variable_in_another_place_is_refused_with_an_example_of_one_service() {
+    let refusal = refused("$name").to_string();
+    assert!(refusal.contains(r#"as in {service="$name"}"#), "{refusal}");
+}
+
 #[test]
 fn variables_are_quoted_for_their_place() {
     for (query, expected) in [
