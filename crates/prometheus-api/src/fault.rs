@@ -20,7 +20,7 @@ pub enum Fault {
     Infinite { origin: String, is_negative: bool },
     #[error("{server} gave {series} series where one is needed: aggregate them, as in sum(...)")]
     TooManySeries { server: String, series: usize },
-    // Numbers that change with each query are in no message: a status has it.
+    // Without the number of series: it may change with each look, and a status has the message.
     #[error(
         "{server} gave more than {limit} series, which are not counted: select fewer, or aggregate them, as in sum by (pod) (...)"
     )]

@@ -169,7 +169,10 @@ pub(super) async fn answered(
     };
     let read = timeout(DEADLINE, reading).await.unwrap_or_else(|_| {
         let time = DEADLINE.as_secs();
-        Err(format!("{FIELD}: the server did not answer the queries of this namespace within {time} s"))
+        Err(format!(
+            "{FIELD}: the server did not answer the queries of this namespace within {time} s; select fewer series, or \
+             raise intervalSeconds"
+        ))
     });
     Answered { queries: queries.clone(), read }
 }

@@ -435,6 +435,15 @@ async fn what_cannot_be_asked_names_its_field() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn queries_that_are_not_answered_in_time_say_what_helps() {
+    let (without, turns) = (asking(&[]), Bodies::new(1, 1));
+    let _other = turns.permit("demo").await;
+    let late = answered((&without, &turns), &queries("b"), "demo", None, asked_at()).await.read.unwrap_err();
+    let fix = "within 8 s; select fewer series, or raise intervalSeconds";
+    assert!(late.ends_with(fix), "{late}");
+}
+
 /// Both versions would have the same requests: nothing that is judged would be of the candidate.
 #[tokio::test]
 async fn a_query_that_is_the_same_for_both_versions_is_refused() {
