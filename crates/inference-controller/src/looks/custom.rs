@@ -18,7 +18,7 @@
 //!
 //! The first look also asks for the values of the time up to which the status has counted. So a restart of the controller
 //! loses little: what was read and is not in the status. It asks for those of 300 s earlier as well: a series with a value
-//! there alone is old. It goes on from what is known, or begins with its first value.
+//! there alone is old. It goes on from what is known, or begins with the first value that is read later.
 //!
 //! Servers scrape both versions at their own times, which may be further apart than two looks. So what is gained is kept until
 //! both versions have gained, or two minutes are over. Bad requests that come before their request wait for it.
@@ -126,9 +126,9 @@ struct Gained {
     bad: f64,
 }
 
-/// Each series, by the hash of its labels.
+/// Each series, by the hash of its labels. `None`: it is old, and no value of this step is known.
 #[derive(Clone, Debug, Default)]
-struct Known(BTreeMap<u64, Series>);
+struct Known(BTreeMap<u64, Option<Series>>);
 
 /// What known series have gained in a look, and the values of new ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -402,7 +402,7 @@ impl Version {
     fn advance(&mut self, Answers { requests, bad }: &Answers, counts_new: bool) {
         for (known, answer) in [(&mut self.requests, requests), (&mut self.bad, bad)] {
             if let Some(before) = &answer.before {
-                known.begin(before, &answer.now);
+                known.begin(before);
             }
         }
         self.has_spoken |= !requests.now.is_empty();
@@ -434,13 +434,12 @@ impl Version {
 
 impl Known {
     /// Begins with the values of the beginning, also where they are less than what was known long ago.
-    fn begin(&mut self, [earlier, begun]: &[Counters; 2], now: &Counters) {
-        for (series, value) in earlier {
-            // Without a value of the beginning, it goes on from what is known. Else it begins now: it is old.
-            let value = now.get(series).unwrap_or(value);
-            self.0.entry(*series).or_insert(Series::new(*value));
+    fn begin(&mut self, [earlier, begun]: &[Counters; 2]) {
+        for series in earlier.keys() {
+            // Its earlier value would add requests of before the beginning.
+            self.0.entry(*series).or_insert(None);
         }
-        self.0.extend(begun.iter().map(|(series, value)| (*series, Series::new(*value))));
+        self.0.extend(begun.iter().map(|(series, value)| (*series, Some(Series::new(*value)))));
     }
 
     fn goes_on(&self, now: &Counters) -> bool {
@@ -451,17 +450,18 @@ impl Known {
         let mut risen = Risen::default();
         for (series, value) in now {
             let next = match self.0.get(series) {
-                Some(last) => {
+                Some(Some(last)) => {
                     let (more, next) = last.next(*value);
                     risen.of_known += more;
                     next
                 }
+                Some(None) => Series::new(*value),
                 None => {
                     risen.of_new += value.max(0.0);
                     Series::new(*value)
                 }
             };
-            self.0.insert(*series, next);
+            self.0.insert(*series, Some(next));
         }
         if self.0.len() > MOST_SERIES * 2 {
             self.0.retain(|series, _| now.contains_key(series));

@@ -97,6 +97,20 @@ fn a_series_without_a_value_of_the_beginning_goes_on_from_what_is_known_of_it() 
     assert_eq!(gained(known(), [&[(1, 500.0)], &[(1, 1_004.0)]], 1_010.0), 6.0);
 }
 
+/// Requests of the time before the step would count in it, or in two steps.
+#[test]
+fn an_old_series_that_comes_back_begins_with_its_first_value() {
+    let mut version = Version::default();
+    let first = Answer { before: Some([series(&[(1, 500.0)]), Counters::new()]), now: Counters::new() };
+    version.advance(&Answers { requests: first, bad: Answer::default() }, true);
+    let mut gained = |value: f64| {
+        let requests = Answer { before: None, now: series(&[(1, value)]) };
+        version.advance(&Answers { requests, bad: Answer::default() }, true);
+        version.gained.requests
+    };
+    assert_eq!([gained(1_010.0), gained(1_013.0)], [0.0, 3.0]);
+}
+
 #[test]
 fn parts_of_requests_add_up_and_negative_values_take_nothing_away() {
     let mut version = Version { requests: known(&[(1, 0.0)]), bad: known(&[(1, 0.0)]), ..Version::default() };
