@@ -9,9 +9,12 @@
 //! | it fell otherwise: another replica of the server is behind | nothing, until it is above its largest value |
 //! | it is new | its value: a new pod, or the first error |
 //! | it is new in the first two minutes of the queries: it may be old | nothing |
-//! | it is new, and has over 100 and over ten times what the known ones gained: it has new labels | nothing |
+//! | it is new with over 100 and over ten times what the known ones gained, and may be a known one with new labels | nothing |
 //! | it is new, and no series is known any more: all have new labels | nothing |
 //! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
+//!
+//! A new series may be a known one with new labels if another one is gone since the last look. It may also be one if no known
+//! series has more requests, because servers have the old series for some scrapes more.
 //!
 //! So queries must keep a label of each pod. One number for all of them would fall with each pod that goes, and rise by all
 //! that it has ever counted when it comes back.
@@ -56,7 +59,7 @@ const OLD_SERIES_APPEAR_WITHIN: i64 = 120;
 const EARLIER: i64 = 300;
 /// All queries of a look. It is less than the time of a whole look.
 const DEADLINE: Duration = Duration::from_secs(8);
-/// New series may have so many times what the known ones gained in the same look. More is of old ones with new labels.
+/// New series that may be old may have so many times what the known ones gained in the same look.
 const MOST_NEW: f64 = 10.0;
 /// So many always count: from now on, all requests may fail and have another label.
 const FEW_NEW: f64 = 100.0;
@@ -135,6 +138,10 @@ struct Known(BTreeMap<u64, Option<Series>>);
 struct Risen {
     of_known: f64,
     of_new: f64,
+    /// A series of the last look is gone.
+    has_lost: bool,
+    /// A new series is as large as the largest known one.
+    has_largest: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,6 +150,8 @@ struct Series {
     value: f64,
     /// It was half of that or less in the last look.
     fell: bool,
+    /// The last look had it.
+    is_there: bool,
 }
 
 /// Of the server and the queries, without its Secrets.
@@ -409,7 +418,10 @@ impl Version {
         let goes_on = self.requests.goes_on(&requests.now);
         let [requests, bad] = [self.requests.advance(&requests.now), self.bad.advance(&bad.now)];
         let most = (requests.of_known * MOST_NEW).max(FEW_NEW);
-        let counts_new = counts_new && goes_on && requests.of_new.max(bad.of_new) <= most;
+        // Not by the size of bad ones: before the first of them, any number is the largest.
+        let may_be_old = requests.has_lost || bad.has_lost || requests.has_largest;
+        let is_too_much = may_be_old && requests.of_new.max(bad.of_new) > most;
+        let counts_new = counts_new && goes_on && !is_too_much;
         self.gained.requests += requests.counted(counts_new);
         self.gained.bad += bad.counted(counts_new);
     }
@@ -448,6 +460,13 @@ impl Known {
 
     fn advance(&mut self, now: &Counters) -> Risen {
         let mut risen = Risen::default();
+        for (series, last) in &mut self.0 {
+            if let Some(last) = last.as_mut().filter(|last| last.is_there && !now.contains_key(series)) {
+                last.is_there = false;
+                risen.has_lost = true;
+            }
+        }
+        let largest = self.0.values().flatten().map(|last| last.value).fold(0.0, f64::max);
         for (series, value) in now {
             let next = match self.0.get(series) {
                 Some(Some(last)) => {
@@ -458,6 +477,7 @@ impl Known {
                 Some(None) => Series::new(*value),
                 None => {
                     risen.of_new += value.max(0.0);
+                    risen.has_largest |= *value >= largest;
                     Series::new(*value)
                 }
             };
@@ -478,7 +498,7 @@ impl Risen {
 
 impl Series {
     fn new(value: f64) -> Self {
-        Self { value, fell: false }
+        Self { value, fell: false, is_there: true }
     }
 
     /// What it has gained, and what is known of it then.
@@ -487,11 +507,11 @@ impl Series {
             return (value - self.value, Self::new(value));
         }
         if value > self.value / 2.0 {
-            return (0.0, Self { fell: false, ..self });
+            return (0.0, Self::new(self.value));
         }
         match self.fell {
             true => (value.max(0.0), Self::new(value)),
-            false => (0.0, Self { fell: true, ..self }),
+            false => (0.0, Self { fell: true, ..Self::new(self.value) }),
         }
     }
 }

@@ -76,6 +76,15 @@ fn the_first_error_and_a_new_pod_count_and_new_labels_of_all_series_do_not() {
         [&[(9, 0.0)], &[(9, 0.0), (5, 40.0)]],
     );
     assert_eq!(one_renamed, (10.0, 0.0), "of all its life");
+    // Servers have the old series until some scrapes after it.
+    let overlapped = gained(
+        [&[(1, 9_000.0), (3, 70.0)], &[(1, 9_000.0), (2, 9_010.0), (3, 80.0)]],
+        [&[(9, 0.0)], &[(9, 0.0), (5, 40.0)]],
+    );
+    assert_eq!(overlapped, (10.0, 0.0), "also while the old series is there");
+    let all_fail =
+        gained([&[(1, 5_000.0)], &[(1, 5_000.0), (2, 150.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 150.0)]]);
+    assert_eq!(all_fail, (150.0, 150.0), "in one scrape");
     let few = gained([&[(1, 100.0)], &[(1, 100.0), (2, 3.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 3.0)]]);
     assert_eq!(few, (3.0, 3.0), "all requests fail from now on");
     let of_a_predecessor = gained([&[], &[(2, 9_010.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 800.0)]]);
