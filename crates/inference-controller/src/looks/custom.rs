@@ -348,6 +348,12 @@ impl Counting {
         let Tracks { stable, candidate } = &mut self.versions;
         stable.advance(&answers.stable, counts_new);
         candidate.advance(&answers.candidate, counts_new);
+        // The server has answered. So long a gap before it is no interval: as with the counters of pods.
+        let is_gap = std::mem::take(&mut self.missed) >= MISSING_AFTER;
+        if is_gap {
+            self.drop_gained(at);
+        }
+        let Tracks { stable, candidate } = &mut self.versions;
         let is_late = age > APPEARS_WITHIN;
         // Without requests, stable soon has no series.
         let stable_is_late = if stable.has_spoken { stable.last != Some(0) } else { is_late };
@@ -363,12 +369,9 @@ impl Counting {
         ];
         let silent = must_speak.iter().find(|(must, _, answers, _)| *must && answers.requests.now.is_empty());
         if let Some((_, has_spoken, _, service)) = silent {
-            // The server has answered, so this is no gap.
             return (Found::Incomplete, Some(without_series(service, *has_spoken)));
         }
-        if std::mem::take(&mut self.missed) >= MISSING_AFTER {
-            // So long a gap is no interval: as with the counters of pods.
-            self.drop_gained(at);
+        if is_gap {
             return (Found::Pooled, None);
         }
         let Tracks { stable, candidate } = &mut self.versions;

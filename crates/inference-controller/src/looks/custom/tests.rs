@@ -226,6 +226,18 @@ fn a_gap_is_counted_with_the_next_look_unless_it_is_too_long() {
     assert!(!counting.begins(&queries("b")) && counting.begins(&queries("c")));
 }
 
+#[test]
+fn a_look_that_was_answered_ends_a_gap_also_without_series_of_the_candidate() {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    for at in [115, 130, 145] {
+        assert_eq!(counting.found(&failed(), (100, at), at - 100).0, Found::Incomplete);
+        let silent = counting.found(&looked((100.0, 0.0), None), (100, at + 5), at - 95);
+        assert_eq!(silent.0, Found::Incomplete);
+    }
+    let next = counting.found(&looked((190.0, 0.0), Some((20.0, 0.0))), (150, 165), 65);
+    assert_eq!(counts(next), Some([(90, 0), (10, 0)]));
+}
+
 /// At weight 100, or where nothing leads to stable.
 #[test]
 fn a_version_without_requests_is_waited_for_once() {
