@@ -24,7 +24,8 @@
 //! there alone is old. It goes on from what is known, or begins with the first value that is read later.
 //!
 //! Servers scrape both versions at their own times, which may be further apart than two looks. So what is gained is kept until
-//! both versions have gained, or two minutes are over. Bad requests that come before their request wait for it.
+//! both versions have gained, or two minutes are over. Bad requests that come later than their requests wait for the next
+//! ones, up to as many as requests of the step were counted as good.
 
 use std::{
     collections::BTreeMap,
@@ -119,6 +120,8 @@ struct Version {
     gained: Gained,
     /// Requests that were counted last in this step.
     last: Option<u64>,
+    /// Requests of this step that were counted as good.
+    good: u64,
     /// It has had series in this step.
     has_spoken: bool,
 }
@@ -374,7 +377,6 @@ impl Counting {
         if is_gap {
             return (Found::Pooled, None);
         }
-        let Tracks { stable, candidate } = &mut self.versions;
         let is_over = at.saturating_sub(self.counted) >= POOLED_FOR;
         let have_gained = stable.gained.requests + candidate.gained.requests > 0.0;
         let is_complete = have_gained && stable.is_complete() && candidate.is_complete();
@@ -434,14 +436,15 @@ impl Version {
         self.gained.requests > 0.0 || self.last == Some(0)
     }
 
-    /// The flow of what is gained. Bad requests without a request wait for the next ones. No more of them than there were
-    /// requests lately: a counter that says more is none of these requests.
+    /// The flow of what is gained. Bad requests without a request wait for the next ones. No more of them than requests of
+    /// this step were counted as good: a counter that says more is none of these requests.
     fn counted(&mut self) -> Flow {
         let Gained { requests, bad } = self.gained;
         let all = whole(requests);
         let counted = whole(bad).min(all);
-        let lately = all.max(self.last.replace(all).unwrap_or_default());
-        self.gained = Gained { requests: 0.0, bad: (bad - counted as f64).clamp(0.0, lately as f64) };
+        self.last = Some(all);
+        self.good = self.good.saturating_add(all - counted);
+        self.gained = Gained { requests: 0.0, bad: (bad - counted as f64).clamp(0.0, self.good as f64) };
         let ended = Counts::new(all, counted).unwrap_or_default();
         Flow { arrivals: ended.requests(), ended, ..Flow::default() }
     }

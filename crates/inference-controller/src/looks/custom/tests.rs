@@ -203,6 +203,23 @@ fn bad_requests_that_come_later_than_their_requests_are_not_lost() {
     assert_eq!(counts(rest), Some([(90, 0), (10, 4)]));
 }
 
+/// A user says what was wrong with an answer after it was counted, and the next request comes much later.
+#[test]
+fn a_bad_request_waits_for_the_next_request_of_a_candidate_with_few_requests() {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    let mut look = |at: i64, stable: f64, candidate: (f64, f64)| {
+        counts(counting.found(&looked((stable, 0.0), Some(candidate)), (at - 15, at), at - 100))
+    };
+    assert_eq!(look(115, 190.0, (11.0, 0.0)), Some([(90, 0), (1, 0)]));
+    assert_eq!(look(175, 190.0, (11.0, 1.0)), None);
+    assert_eq!(look(240, 190.0, (11.0, 1.0)), Some([(0, 0), (0, 0)]));
+    assert_eq!(look(365, 190.0, (11.0, 1.0)), Some([(0, 0), (0, 0)]));
+    assert_eq!(look(380, 190.0, (12.0, 1.0)), Some([(0, 0), (1, 1)]));
+    assert_eq!(look(395, 190.0, (12.0, 9.0)), None);
+    assert_eq!(look(510, 190.0, (13.0, 9.0)), Some([(0, 0), (1, 1)]));
+    assert_eq!(look(525, 190.0, (23.0, 9.0)), Some([(0, 0), (10, 1)]), "no more than were counted as good");
+}
+
 fn failed() -> Answered {
     Answered { queries: queries("b"), read: Err("no server".to_owned()) }
 }
