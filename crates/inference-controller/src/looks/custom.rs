@@ -13,6 +13,9 @@
 //! | it is new, and no series is known any more: all have new labels | nothing |
 //! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
 //!
+//! Where stable has no series, the candidate is counted after two minutes, and a text says so. Where the candidate has none,
+//! nothing is counted.
+//!
 //! A new series may be a known one with new labels if another one is gone since the last look. It may also be one if no known
 //! series has more requests, because servers have the old series for some scrapes more.
 //!
@@ -361,31 +364,25 @@ impl Counting {
         // Without requests, stable soon has no series.
         let stable_is_late = if stable.has_spoken { stable.last != Some(0) } else { is_late };
         let stable_must = stable_is_late && !queries.stable_may_be_silent;
-        let must_speak = [
-            (stable_must, stable.has_spoken, &answers.stable, &queries.services.stable),
-            (
-                candidate.has_spoken || is_late,
-                candidate.has_spoken,
-                &answers.candidate,
-                &queries.services.candidate,
-            ),
-        ];
-        let silent = must_speak.iter().find(|(must, _, answers, _)| *must && answers.requests.now.is_empty());
-        if let Some((_, has_spoken, _, service)) = silent {
-            return (Found::Incomplete, Some(without_series(service, *has_spoken)));
+        let Tracks { stable: of_stable, candidate: of_candidate } = &queries.services;
+        if (candidate.has_spoken || is_late) && answers.candidate.requests.now.is_empty() {
+            return (Found::Incomplete, Some(without_series(of_candidate, candidate.has_spoken)));
         }
+        // It may have no requests. The candidate is counted all the same, because a limit may be enough.
+        let is_silent = stable_must && answers.stable.requests.now.is_empty();
+        let why = is_silent.then(|| without_series(of_stable, stable.has_spoken));
         if is_gap {
-            return (Found::Pooled, None);
+            return (Found::Pooled, why);
         }
         let is_over = at.saturating_sub(self.counted) >= POOLED_FOR;
         let have_gained = stable.gained.requests + candidate.gained.requests > 0.0;
         let is_complete = have_gained && stable.is_complete() && candidate.is_complete();
         if !is_over && !is_complete {
-            return (Found::Pooled, None);
+            return (Found::Pooled, why);
         }
         self.counted = at;
         let flows = Tracks { stable: stable.counted(), candidate: candidate.counted() };
-        (Found::Counted { flows, bound: None }, None)
+        (Found::Counted { flows, bound: None }, why)
     }
 
     /// Requests of the next step are counted by themselves. Its series are known, unless it begins much later.

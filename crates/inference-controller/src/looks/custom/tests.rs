@@ -342,33 +342,50 @@ fn a_version_without_series_is_waited_for_and_then_it_is_said() {
     let fault = fault.unwrap();
     assert!(fault.contains("requestsQuery has no series for the Service chat-canary: "), "{fault}");
     assert!(fault.contains("it has had no request yet"), "{fault}");
-    // The pods of both were scraped, and now those of stable are not.
+    // The pods of both were scraped, and now those of the candidate are not.
     let mut gone = counting((100.0, 0.0), Some((10.0, 0.0)));
-    let mut half = looked((0.0, 0.0), Some((20.0, 0.0)));
-    half.read.as_mut().unwrap().stable.requests.now.clear();
-    let (found, fault) = gone.found(&half, (100, 115), 15);
+    let (found, fault) = gone.found(&looked((190.0, 0.0), None), (100, 115), 15);
     assert_eq!(found, Found::Incomplete);
-    assert!(fault.unwrap().contains("no series any more for the Service chat: "));
+    assert!(fault.unwrap().contains("no series any more for the Service chat-canary: "));
     let back = gone.found(&looked((190.0, 0.0), Some((30.0, 0.0))), (115, 130), 30);
     assert_eq!(counts(back), Some([(90, 0), (20, 0)]), "of the same time");
     for at in [145, 160, 175, 190] {
-        assert_eq!(gone.found(&half, (at - 15, at), at - 100).0, Found::Incomplete, "also after three looks");
+        let silent = gone.found(&looked((190.0, 0.0), None), (at - 15, at), at - 100);
+        assert_eq!(silent.0, Found::Incomplete, "also after three looks");
     }
     let later = gone.found(&looked((280.0, 0.0), Some((60.0, 0.0))), (190, 205), 105);
     assert_eq!(counts(later), Some([(90, 0), (30, 0)]), "the server has answered all the time");
 }
 
+/// With `match`, or with a pin at 95 %, stable may have no requests. The candidate is judged by a limit then.
 #[test]
-fn stable_that_never_had_series_is_waited_for_and_then_it_is_said() {
-    let mut counting = Counting::default();
-    let mut half = looked((0.0, 0.0), Some((20.0, 0.0)));
-    half.read.as_mut().unwrap().stable.requests.now.clear();
-    assert_eq!(counting.found(&half, (100, 115), 15), (Found::Pooled, None));
-    let (found, fault) = counting.found(&half, (115, 260), 160);
-    assert_eq!(found, Found::Incomplete);
+fn stable_without_series_is_waited_for_and_then_the_candidate_is_counted_and_it_is_said() {
+    let half = |candidate: f64| {
+        let mut half = looked((0.0, 0.0), Some((candidate, 0.0)));
+        half.read.as_mut().unwrap().stable.requests.now.clear();
+        half
+    };
+    let mut never = Counting::default();
+    assert_eq!(never.found(&half(20.0), (100, 115), 15), (Found::Pooled, None));
+    assert_eq!(never.found(&half(30.0), (100, 130), 30), (Found::Pooled, None));
+    let (found, fault) = never.found(&half(40.0), (115, 260), 160);
     assert!(fault.unwrap().contains("requestsQuery has no series for the Service chat:"));
-    half.queries.stable_may_be_silent = true;
-    assert_eq!(counts(counting.found(&half, (260, 275), 175)), Some([(0, 0), (0, 0)]));
+    assert_eq!(counts((found, None)), Some([(0, 0), (20, 0)]));
+    let (found, fault) = never.found(&half(50.0), (260, 275), 175);
+    assert!(fault.is_some());
+    assert_eq!(counts((found, None)), Some([(0, 0), (10, 0)]));
+    let mut at_100 = half(60.0);
+    at_100.queries.stable_may_be_silent = true;
+    assert_eq!(counts(never.found(&at_100, (275, 290), 190)), Some([(0, 0), (10, 0)]));
+    // The pods of both were scraped, and now those of stable are not.
+    let mut gone = counting((100.0, 0.0), Some((10.0, 0.0)));
+    let (found, fault) = gone.found(&half(20.0), (100, 115), 15);
+    assert_eq!(found, Found::Pooled);
+    assert!(fault.unwrap().contains("no series any more for the Service chat: "));
+    let back = gone.found(&looked((190.0, 0.0), Some((30.0, 0.0))), (115, 130), 30);
+    assert_eq!(counts(back), Some([(90, 0), (20, 0)]), "of the same time");
+    let (found, _) = gone.found(&half(70.0), (130, 255), 155);
+    assert_eq!(counts((found, None)), Some([(0, 0), (40, 0)]));
 }
 
 /// Answers queries of a Service with a counter. That of requests has ten times the time of the query. That of the

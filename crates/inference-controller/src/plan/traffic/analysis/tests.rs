@@ -148,6 +148,36 @@ fn requests_that_the_user_calls_bad_are_judged_as_errors_are() {
     );
 }
 
+#[test]
+fn what_is_wrong_with_the_queries_is_said_where_it_may_be_the_cause() {
+    let of_limit = |limit: Option<&str>| {
+        canary(&json!({
+            "metrics": [{"name": "custom", "limitPercent": limit}],
+            "prometheus": {
+                "requestsQuery": "a{service=\"$name\"}", "badRequestsQuery": "b{service=\"$name\"} or vector(0)",
+            },
+        }))
+    };
+    let said = |canary: &Canary, stable: (u64, u64), candidate: (u64, u64)| {
+        let of_user = |number: i64| {
+            let mut look = look(0, number * 15, stable, candidate);
+            look.metrics = look.metrics.into_values().map(|found| (MetricName::Custom, found)).collect();
+            let hash = hash_of(canary.analysis.as_ref().unwrap()).unwrap();
+            look.of_queries = Some(OfQueries { hash, fault: None, may_pass: true });
+            look
+        };
+        let (_, found) = after(in_step(1, 0, None), canary, &(1..=8).map(of_user).collect::<Vec<_>>());
+        let of = |fault| found.message(Faults { of_queries: fault, ..Faults::default() });
+        (of(None), of(Some("why")))
+    };
+    let (alone, with_cause) = said(&of_limit(None), (0, 0), (50, 0));
+    assert_eq!(alone, "custom: stable has had no requests to compare with; set limitPercent");
+    assert_eq!(with_cause, format!("{alone}; why"));
+    let (few, with_cause) = said(&of_limit(None), (2, 0), (50, 0));
+    assert!(few.contains("more of stable"), "{few}");
+    assert_eq!(with_cause, format!("{few}; why"));
+}
+
 /// One long prompt is more load than a thousand chats.
 #[test]
 fn tokens_of_a_step_are_shown_and_begin_anew_with_the_next() {

@@ -28,6 +28,8 @@ impl Analysed {
             false => faults.of_engines,
         };
         let fault = fault.map(|fault| format!(": {fault}")).unwrap_or_default();
+        let is_custom = what == MetricName::Custom.as_str();
+        let cause = faults.of_queries.filter(|_| is_custom).map(|fault| format!("; {fault}")).unwrap_or_default();
         let step = &self.record.inputs.step;
         match reason {
             Reason::Alarm => {
@@ -54,10 +56,10 @@ impl Analysed {
             ),
             Reason::ShareTooHigh => of(", too many to pass"),
             Reason::NoControl => {
-                format!("{what}: stable has had no requests to compare with; set limitPercent")
+                format!("{what}: stable has had no requests to compare with; set limitPercent{cause}")
             }
             Reason::WarmingUp => format!("{what} is counted from 120 s after the share rose from 0"),
-            Reason::TooFewRequests => of(&format!("; {}", needed(missing.unwrap_or_default()))),
+            Reason::TooFewRequests => of(&format!("; {}{cause}", needed(missing.unwrap_or_default()))),
             Reason::TooEarly => {
                 format!("it has passed so far; the step lasts at least {} s", step.min_seconds)
             }
