@@ -128,9 +128,9 @@ pub(crate) struct Look {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OfQueries {
     pub(crate) hash: u64,
-    /// Why they have no numbers.
+    /// Why they have no numbers, or why the numbers may not suffice.
     pub(crate) fault: Option<String>,
-    /// All that was read is counted, bad requests too, and old series are known from new ones.
+    /// All that was read of the candidate is counted, bad requests too, and old series are known from new ones.
     pub(crate) may_pass: bool,
 }
 
@@ -297,10 +297,9 @@ impl Looks {
             let times = (ask.counted_until, at);
             let age = at.saturating_sub(ask.step_since);
             let counting = &mut kept.counters.of_queries;
-            let (found, fault) = counting.found(answered, times, age);
-            let may_pass = counting.may_pass(&found, at);
+            let (found, of_queries) = counting.look(answered, times, age);
             look.metrics.insert(MetricName::Custom, found);
-            look.of_queries = Some(OfQueries { hash: answered.hash(), fault, may_pass });
+            look.of_queries = Some(of_queries);
         } else {
             kept.counters.of_queries = custom::Counting::default();
         }

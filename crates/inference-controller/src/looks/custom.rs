@@ -9,26 +9,28 @@
 //! | it fell otherwise: another replica of the server is behind | nothing, until it is above its largest value |
 //! | it is new | its value: a new pod, or the first error |
 //! | it is new in the first two minutes of the queries: it may be old | nothing |
-//! | it is new with over 100 and over ten times what the known ones gained, and may be a known one with new labels | nothing |
+//! | it may be a known one with new labels: over 100, and over ten times what the known ones gained | nothing |
 //! | it is new, and no series is known any more: all have new labels | nothing |
 //! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
 //!
-//! Where stable has no series, the candidate is counted after two minutes, and a text says so. Where the candidate has none,
-//! nothing is counted.
+//! Where stable has no series, the candidate is counted after two minutes, and a text says so. Where the candidate has
+//! none, nothing is counted.
 //!
-//! A new series may be a known one with new labels if another one is gone since the last look. It may also be one if no known
-//! series has more requests, because servers have the old series for some scrapes more.
+//! A new series may be a known one with new labels if another one is gone since the last look. It may also be one if no
+//! known series has more requests, because servers have the old series for some scrapes more.
 //!
-//! So queries must keep a label of each pod. One number for all of them would fall with each pod that goes, and rise by all
-//! that it has ever counted when it comes back.
+//! So queries must keep a label of each pod. One number for all of them would fall with each pod that goes, and rise by
+//! all that it has ever counted when it comes back.
 //!
-//! The first look also asks for the values of the time up to which the status has counted. So a restart of the controller
-//! loses little: what was read and is not in the status. It asks for those of 300 s earlier as well: a series with a value
-//! there alone is old. It goes on from what is known, or begins with the first value that is read later.
+//! The first look also asks for the values of the time up to which the status has counted. So a restart of the
+//! controller loses little: what was read and is not in the status. It asks for those of 300 s earlier as well: a
+//! series with a value there alone is old. It goes on from what is known, or begins with the first value that is read
+//! later.
 //!
-//! Servers scrape both versions at their own times, which may be further apart than two looks. So what is gained is kept until
-//! both versions have gained, or two minutes are over. Bad requests that come later than their requests wait for the next
-//! ones, up to as many as requests of the step were counted as good.
+//! Servers scrape both versions at their own times, which may be further apart than two looks. So what is gained is
+//! kept until both versions have gained, or two minutes are over. Bad requests that come later than their requests wait
+//! for the next ones, up to as many as requests of the step were counted as good. Those of the candidate keep it from
+//! passing for two minutes.
 
 use std::{
     collections::BTreeMap,
@@ -51,13 +53,17 @@ use verdict::{
     interval::{Counts, Flow, MOST_REQUESTS, Tracks},
 };
 
-use super::Found;
+use super::{Found, OfQueries};
 
 /// Seconds of a step in which the candidate may have no series: a server scrapes new pods after a while.
 const APPEARS_WITHIN: i64 = 150;
 /// Seconds for which one version waits for requests of the other.
 const POOLED_FOR: i64 = 120;
-/// Seconds of the queries in which a new series is not counted from 0: its pod may not have been scraped when they began.
+/// Seconds without a look with which a canary may go on, until that is said. Most servers scrape at least once a
+/// minute.
+const SAID_AFTER: i64 = 90;
+/// Seconds of the queries in which a new series is not counted from 0: its pod may not have been scraped when they
+/// began.
 const OLD_SERIES_APPEAR_WITHIN: i64 = 120;
 /// The first look also asks for values of so many seconds earlier: the last scrape may have failed.
 const EARLIER: i64 = 300;
@@ -67,6 +73,7 @@ const DEADLINE: Duration = Duration::from_secs(8);
 const MOST_NEW: f64 = 10.0;
 /// So many always count: from now on, all requests may fail and have another label.
 const FEW_NEW: f64 = 100.0;
+const UNCOUNTED: &str = "requests that were read are not counted yet";
 const FIELD: &str = "spec.canary.analysis.prometheus";
 
 /// What is asked for the metric custom.
@@ -111,6 +118,9 @@ pub(super) struct Counting {
     answered: i64,
     counted: i64,
     missed: u32,
+    /// Since when bad requests of the candidate wait, and when the last look ended with which a canary may go on.
+    waits_since: Option<i64>,
+    passable: i64,
     /// The step has begun, and the values of its beginning are not known.
     is_new_step: bool,
 }
@@ -290,7 +300,7 @@ fn without_series(service: &str, has_spoken: bool) -> String {
 }
 
 impl Answered {
-    pub(super) fn hash(&self) -> u64 {
+    fn hash(&self) -> u64 {
         hash(&self.queries.prometheus)
     }
 }
@@ -307,10 +317,23 @@ impl Counting {
         })
     }
 
-    /// Whether a canary may go on. Bad requests that wait for their requests would be lost with the step.
-    pub(super) fn may_pass(&self, found: &Found, at: i64) -> bool {
-        let Tracks { stable, candidate } = &self.versions;
-        let waits = [stable, candidate].iter().any(|version| whole(version.gained.bad) > 0);
+    /// What is found, and what the look says of the queries. The times and `age` are those of `found`.
+    pub(super) fn look(&mut self, answered: &Answered, times: (i64, i64), age: i64) -> (Found, OfQueries) {
+        let (found, fault) = self.found(answered, times, age);
+        let (_, at) = times;
+        let may_pass = self.may_pass(&found, at);
+        if may_pass {
+            self.passable = at;
+        }
+        let waits_long = at.saturating_sub(self.passable) > SAID_AFTER;
+        let fault = fault.or_else(|| waits_long.then(|| UNCOUNTED.to_owned()));
+        (found, OfQueries { hash: answered.hash(), fault, may_pass })
+    }
+
+    /// Whether a canary may go on. Bad requests that wait for their requests would be lost with the step. Those of
+    /// stable only make a pass harder. Where there are always more bad ones than requests, some would wait for ever.
+    fn may_pass(&self, found: &Found, at: i64) -> bool {
+        let waits = self.waits_since.is_some_and(|since| at.saturating_sub(since) < POOLED_FOR);
         matches!(found, Found::Counted { .. }) && self.counts_new(at) && !waits
     }
 
@@ -319,16 +342,16 @@ impl Counting {
         at.saturating_sub(self.began) > OLD_SERIES_APPEAR_WITHIN
     }
 
-    /// What both versions have gained since requests were counted last. `since`: up to when is counted, in Unix seconds.
-    /// `age`: seconds of the step. The text says what is wrong.
-    pub(super) fn found(
-        &mut self,
-        answered: &Answered,
-        (since, at): (i64, i64),
-        age: i64,
-    ) -> (Found, Option<String>) {
+    /// What both versions have gained since requests were counted last. `since`: up to when is counted, in Unix
+    /// seconds. `age`: seconds of the step. The text says what is wrong.
+    fn found(&mut self, answered: &Answered, (since, at): (i64, i64), age: i64) -> (Found, Option<String>) {
         match &answered.read {
-            Ok(answers) => self.advanced(&answered.queries, answers, (since, at), age),
+            Ok(answers) => {
+                let found = self.advanced(&answered.queries, answers, (since, at), age);
+                let waits = whole(self.versions.candidate.gained.bad) > 0;
+                self.waits_since = self.waits_since.or(Some(at)).filter(|_| waits);
+                found
+            }
             Err(why) => self.missing(why.clone()),
         }
     }
@@ -344,10 +367,16 @@ impl Counting {
         // What is known of a candidate of long ago is of pods that may be gone, or not be scraped just now.
         let is_old = is_new_step && since.saturating_sub(self.answered) > EARLIER;
         if is_old || self.asks_others(queries) {
-            *self = Self { queries: Some(queries.clone()), began: since, counted: since, ..Self::default() };
+            *self = Self {
+                queries: Some(queries.clone()),
+                began: since,
+                counted: since,
+                passable: since,
+                ..Self::default()
+            };
         }
         if is_new_step {
-            self.counted = since;
+            (self.counted, self.passable, self.waits_since) = (since, since, None);
         }
         self.answered = at;
         let counts_new = self.counts_new(at);
@@ -433,8 +462,8 @@ impl Version {
         self.gained.requests > 0.0 || self.last == Some(0)
     }
 
-    /// The flow of what is gained. Bad requests without a request wait for the next ones. No more of them than requests of
-    /// this step were counted as good: a counter that says more is none of these requests.
+    /// The flow of what is gained. Bad requests without a request wait for the next ones. No more of them than requests
+    /// of this step were counted as good: a counter that says more is none of these requests.
     fn counted(&mut self) -> Flow {
         let Gained { requests, bad } = self.gained;
         let all = whole(requests);

@@ -532,6 +532,29 @@ async fn a_query_that_is_the_same_for_both_versions_is_refused() {
     assert_eq!(of(of_all).await, wrong("requestsQuery"));
 }
 
+/// A stable version that fails everything, and errors that are counted once for each try.
+#[test]
+fn bad_requests_that_wait_keep_a_candidate_from_passing_for_two_minutes_and_those_of_stable_do_not() {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    let (mut stable, mut candidate, mut at) = ((100.0, 0.0), (10.0, 0.0), 220);
+    let mut may_pass = |more: (f64, f64), of_candidate: (f64, f64)| {
+        at += 15;
+        stable = (stable.0 + more.0, stable.1 + more.1);
+        candidate = (candidate.0 + of_candidate.0, candidate.1 + of_candidate.1);
+        let (found, _) = counting.found(&looked(stable, Some(candidate)), (at - 15, at), at - 100);
+        counting.may_pass(&found, at)
+    };
+    may_pass((50.0, 0.0), (100.0, 0.0));
+    may_pass((100.0, 105.0), (10.0, 0.0));
+    assert!([0; 3].iter().all(|_| may_pass((100.0, 100.0), (10.0, 0.0))), "what waits is of stable");
+    for look in 0..8 {
+        assert!(!may_pass((100.0, 0.0), (10.0, 11.0)), "{look}");
+    }
+    assert!([0; 4].iter().all(|_| may_pass((100.0, 0.0), (10.0, 11.0))), "they were waited for");
+    assert!(may_pass((100.0, 0.0), (90.0, 0.0)));
+    assert!(!may_pass((100.0, 0.0), (10.0, 11.0)), "others are waited for anew");
+}
+
 /// The counters of a look are those that the next one goes on from, in one step and with the same queries.
 #[test]
 fn only_the_first_look_of_a_step_asks_for_the_time_before() {
@@ -580,7 +603,11 @@ fn only_the_first_look_of_a_step_asks_for_the_time_before() {
     let may_pass = |looked: Answered, at: i64| note(&next, looked, at).of_queries.unwrap().may_pass;
     assert!(!may_pass(looked((1_080.0, 0.0), Some((32.0, 11.0))), 330), "bad requests wait for requests");
     assert!(may_pass(looked((1_170.0, 0.0), Some((42.0, 11.0))), 345));
-    assert!(!may_pass(looked((1_172.0, 9.0), Some((52.0, 11.0))), 360), "of stable");
+    assert!(may_pass(looked((1_172.0, 9.0), Some((52.0, 11.0))), 360), "those of stable may wait");
+    let said =
+        |at: i64| note(&next, looked((1_172.0, 9.0), Some((52.0, 11.0))), at).of_queries.unwrap().fault;
+    assert_eq!(said(375), None, "servers scrape less often than they are asked");
+    assert_eq!(said(465).as_deref(), Some("requests that were read are not counted yet"));
     looks.note("uid", &next, &Read { pods: Vec::new(), queries: None }, 375);
     assert_eq!(since(&next), Some(375), "the metric was taken away, and comes back");
 }

@@ -68,7 +68,7 @@ pub(super) fn finding(
     let longest = interval.saturating_mul(PASS_LASTS).saturating_add(10);
     // The clock of the leader before may have been ahead.
     let is_old = |analysed: &Analysed| now.as_second().abs_diff(analysed.until()) > longest.unsigned_abs();
-    // Bad requests may have been read that wait for the requests of stable.
+    // Bad requests may have been read that are not counted yet. The wait takes minutes at most.
     let is_counted = analysis.prometheus.is_none() || observed.looking.has_counted_queries();
     let finding = match analysed.map(|analysed| analysed.judgement.verdict) {
         Some(verdict::judge::Verdict::Pass) if !analysed.is_some_and(is_old) => match is_counted {

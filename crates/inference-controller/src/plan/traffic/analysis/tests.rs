@@ -170,6 +170,8 @@ fn what_is_wrong_with_the_queries_is_said_where_it_may_be_the_cause() {
         let of = |fault| found.message(Faults { of_queries: fault, ..Faults::default() });
         (of(None), of(Some("why")))
     };
+    let (passes, with_cause) = said(&of_limit(Some("20")), (450, 1), (50, 0));
+    assert_eq!((&*passes, &*with_cause), ("the candidate passes", "the candidate passes; why"));
     let (alone, with_cause) = said(&of_limit(None), (0, 0), (50, 0));
     assert_eq!(alone, "custom: stable has had no requests to compare with; set limitPercent");
     assert_eq!(with_cause, format!("{alone}; why"));

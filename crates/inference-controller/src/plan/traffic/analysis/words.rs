@@ -29,7 +29,8 @@ impl Analysed {
         };
         let fault = fault.map(|fault| format!(": {fault}")).unwrap_or_default();
         let is_custom = what == MetricName::Custom.as_str();
-        let cause = faults.of_queries.filter(|_| is_custom).map(|fault| format!("; {fault}")).unwrap_or_default();
+        let cause =
+            faults.of_queries.filter(|_| is_custom).map(|fault| format!("; {fault}")).unwrap_or_default();
         let step = &self.record.inputs.step;
         match reason {
             Reason::Alarm => {
@@ -67,7 +68,11 @@ impl Analysed {
                 "no metric can be judged at this share".to_owned()
             }
             Reason::NothingJudged => "nothing is counted yet".to_owned(),
-            Reason::Passing => "the candidate passes".to_owned(),
+            Reason::Passing => {
+                // A pass of all metrics waits for what the queries have read.
+                let waits = faults.of_queries.map(|fault| format!("; {fault}")).unwrap_or_default();
+                format!("the candidate passes{waits}")
+            }
         }
     }
 }

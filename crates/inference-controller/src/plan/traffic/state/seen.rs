@@ -74,7 +74,7 @@ pub(crate) enum Finding {
         message: String,
     },
     Passes,
-    /// It passes as soon as all that was read is counted. Until then, nothing of it is taken back.
+    /// It passes as soon as what was read is counted: after minutes at most. Until then, nothing of it is taken back.
     PassesSoon,
     /// An engine has failed. Whether its GPU is the cause will be known soon.
     Suspected,
