@@ -21,6 +21,9 @@ use crate::{
     relations::{claims_of, path_of, running_server},
 };
 
+/// The fact that an evaluation is not paused.
+pub(crate) const NOT_PAUSED: &str = "is not paused";
+
 /// What is known of one evaluation.
 #[derive(Clone)]
 pub(crate) struct Observed {
@@ -93,6 +96,13 @@ impl Observed {
     /// The runs that the status has.
     pub(crate) fn status_runs(&self) -> &[Run] {
         self.evaluation.status.as_ref().map_or(&[][..], |status| &status.runs)
+    }
+
+    /// While an evaluation is paused, its user mends something. So no time of an object counts from before the end of a
+    /// pause. After a restart of this process, which may have missed a pause, these times begin anew as well.
+    pub(crate) fn unpaused_since(&self, now: Timestamp) -> Timestamp {
+        let known = self.facts.get(NOT_PAUSED).filter(|_| !self.evaluation.spec.pods.paused);
+        known.copied().unwrap_or(now)
     }
 
     /// Pods of this very Job.

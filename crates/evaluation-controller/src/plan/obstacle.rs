@@ -25,7 +25,10 @@ use super::{
     server::{self, Readiness},
     work::{self, Work},
 };
-use crate::{names::Side, observe::Observed};
+use crate::{
+    names::Side,
+    observe::{NOT_PAUSED, Observed},
+};
 
 /// Whether the pods of a Job start.
 #[derive(Default)]
@@ -68,7 +71,7 @@ pub(super) fn start(scene: &Scene<'_>, work: Work) -> Start {
     let Start { obstacle, wait } = job.map_or_else(Start::default, |job| of_job(observed, job, now));
     // Words stay as they are said: only what counts begins anew after a pause.
     let counted =
-        |found: Obstacle| Obstacle { since: found.since.max(unpaused_since(observed, now)), ..found };
+        |found: Obstacle| Obstacle { since: found.since.max(observed.unpaused_since(now)), ..found };
     let obstacle = obstacle.map(counted);
     // The other run counts its time from then on.
     let holds_from = obstacle.as_ref().and_then(|found| remaining(found.may_pass_within, found.since, now));
@@ -394,15 +397,6 @@ pub(super) fn facts_of_runs(scene: &Scene<'_>) -> Vec<String> {
     let without = next_runs(scene).into_iter().filter(|work| !is_active(scene, *work));
     let without = without.map(|work| has_no_job(scene, work));
     [NOT_PAUSED.to_owned()].into_iter().chain(without).collect()
-}
-
-const NOT_PAUSED: &str = "is not paused";
-
-/// While an evaluation is paused, its user mends something. So no time of an object counts from before the end of a
-/// pause. After a restart of this process, which may have missed a pause, these times begin anew as well.
-pub(super) fn unpaused_since(observed: &Observed, now: Timestamp) -> Timestamp {
-    let known = observed.facts.get(NOT_PAUSED).filter(|_| !observed.evaluation.spec.pods.paused);
-    known.copied().unwrap_or(now)
 }
 
 fn has_no_job(scene: &Scene<'_>, work: Work) -> String {

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::{Map, Value, json};
 use workload::{Cause, faults::container::quote, templates::rendered::Rendered, time::remaining};
 
-use super::{Scene, metadata::metadata, obstacle};
+use super::{Scene, metadata::metadata};
 use crate::{
     inference::InferenceView,
     names::{self, Side},
@@ -144,7 +144,7 @@ fn own(scene: &Scene<'_>, side: Side, server: &InferenceView) -> Readiness {
     }
     let fault = server.condition(conditions::STALLED).filter(|stalled| stalled.status == "True");
     let fault = fault.filter(|stalled| !AWAITED.contains(&stalled.reason.as_str()));
-    let unpaused = obstacle::unpaused_since(scene.observed, scene.now);
+    let unpaused = scene.observed.unpaused_since(scene.now);
     let since = |stalled: &Condition| stalled.last_transition_time.0.max(unpaused);
     let left = fault.map(|stalled| remaining(scene.settings.server_fault, since(stalled), scene.now));
     let message = format!("AIInference {}{}", server.name(), words(server));
