@@ -348,11 +348,19 @@ fn can_be_asked(evaluation: &ModelEvaluation, set: &ValidSet, index: usize) -> R
         Some(_) => "spec.testSet".to_owned(),
         None => format!("spec.testSets[{index}]"),
     };
-    let (reason, message) = match refusal {
-        Refusal::NoCompletions => {
+    let (reason, message) = match (refusal, &set.questions) {
+        (Refusal::NoCompletions, _) => {
             (reasons::INVALID_SPEC, format!("spec.requests: {}: {refusal}", set.dataset))
         }
-        Refusal::RunsCode(_) | Refusal::TaskFiles(_) => {
+        // Most such test sets are meant to be tasks of lm-eval itself, which run no code of a user.
+        (Refusal::TaskFiles(task), Questions::Image(folder)) => {
+            let message = format!(
+                "{of_set}: the task files of {task} would be in {folder} of the image: set allowOnline to load the task of \
+                 lm-eval from a hub; task files, in the image or in claimName, need allowCodeExecution"
+            );
+            (reasons::INVALID_SPEC, message)
+        }
+        (Refusal::RunsCode(_) | Refusal::TaskFiles(_), _) => {
             (reasons::CODE_EXECUTION_FORBIDDEN, format!("{of_set}: {refusal}"))
         }
     };
@@ -526,6 +534,11 @@ mod tests {
                 json!({"testSets": [{"name": "gsm8k", "harness": "lm-eval", "claimName": "tasks"}]}),
                 code,
                 "spec.testSets[0]: gsm8k has task files of lm-eval",
+            ),
+            (
+                json!({"testSets": [{"name": "gsm8k", "harness": "lm-eval"}]}),
+                reasons::INVALID_SPEC,
+                "spec.testSets[0]: the task files of gsm8k would be in /datasets/gsm8k of the image: set allowOnline",
             ),
         ] {
             let refused = valid(&fields, &settings).unwrap_err();
