@@ -58,8 +58,8 @@ const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
 /// A kubelet has the volumes and the network of a pod within this time. Most images are there by then, too.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
 
-/// Of each image until the runner starts. A kubelet gives no reason while it pulls, and before 1.36 it says nothing of
-/// a pod whose first image it pulls. It pulls one image after the other.
+/// Of each image until the kubelet says that the runner has started. A kubelet gives no reason while it pulls, and before
+/// 1.36 it says nothing of a pod whose first image it pulls. It pulls one image after the other.
 const IS_PULLED_WITHIN: Duration = Duration::from_secs(1_800);
 
 /// What a webhook adds, such as the rules of a mesh, is done within this time, and a sidecar has started.
@@ -93,7 +93,10 @@ fn as_seen(observed: &Observed, job: &JobView, now: Timestamp) -> Start {
     let pods = observed.pods_of(job);
     if let Some(pod) = pods.iter().find(|pod| !pod.is_over()) {
         let (Finding { cause, requeue_after: wait }, since) = unstarted(observed, pod, now);
-        let may_pass_within = if may_be_pulling(pod) { IS_PULLED_WITHIN } else { Duration::ZERO };
+        let may_pass_within = match may_be_pulling(pod) {
+            true => IS_PULLED_WITHIN.saturating_mul(images_awaited(pod)),
+            false => Duration::ZERO,
+        };
         let obstacle = cause.map(|cause| Obstacle { cause, since, may_pass_within });
         return Start { obstacle, wait };
     }
@@ -210,7 +213,7 @@ fn unstarted_fact(pod: &PodView) -> Option<String> {
     }
 }
 
-/// A kubelet pulls one image after the other, and each has its time.
+/// A kubelet reports after each init container, so the time begins anew with each.
 fn runner_is_awaited(pod: &PodView) -> String {
     let has_begun = |one: &&Container| {
         one.state.running.is_some() || one.state.terminated.is_some() || one.restart_count > 0
@@ -259,8 +262,8 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
         let since = observed.facts.get(&runner_is_awaited(pod)).copied().unwrap_or(now).max(created);
         let name = pod.name();
         let message = format!(
-            "container {RUNNER} of pod {name} has not started: its image, or that of a container before it, may still \
-             be pulled; see kubectl describe pod {name}"
+            "container {RUNNER} of pod {name} is not known to have started: its image, or that of another container, may \
+             still be pulled; see kubectl describe pod {name}"
         );
         let cause = Cause { reason: reasons::WAITING, message };
         // A restart of this process, which begins the times anew, takes back no words.
@@ -286,6 +289,19 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
 /// Whether a pod that is on a node waits for an image, for all that is known.
 fn may_be_pulling(pod: &PodView) -> bool {
     pod.node.is_some() && !has_main_started(pod) && hindrance(pod).is_none() && running_init(pod).is_none()
+}
+
+/// How many images may be pulled before the kubelet reports again. It starts one init container at a time. After the last
+/// one it starts all other containers, and reports none of them before: the runner may work while others are pulled.
+fn images_awaited(pod: &PodView) -> u32 {
+    let passed = passed_sidecars(pod).count();
+    let has_succeeded = |one: &Container| one.state.terminated.as_ref().is_some_and(|end| end.exit_code == 0);
+    let plain = pod.init_containers.iter().filter(|one| !one.is_sidecar);
+    let mut sidecars = pod.init_containers.iter().filter(|one| one.is_sidecar).skip(passed);
+    match plain.into_iter().all(has_succeeded) && sidecars.all(|one| one.started == Some(true)) {
+        true => u32::try_from(pod.containers.len()).unwrap_or(u32::MAX).max(1),
+        false => 1,
+    }
 }
 
 /// Whether the volumes of a run are set up, and its runner has not started. An upload holds no GPU, so it waits without

@@ -195,10 +195,10 @@ fn a_runner_that_does_not_start_after_others_have_ended_gives_the_gpus_back() {
     let first = plan(&seen, &settings(), at(10));
     assert_eq!(first.requeue_after, Some(Duration::from_secs(120)));
     seen = noted(seen, &first, 10);
-    assert!(!message_at(&seen, 129).contains("has not started"));
+    assert!(!message_at(&seen, 129).contains("known to have started"));
     let named = plan(&seen, &settings(), at(130));
-    let words = "container runner of pod ab-candidate-0-x has not started: its image, or that of a container before \
-                 it, may still be pulled";
+    let words = "container runner of pod ab-candidate-0-x is not known to have started: its image, or that of another \
+                 container, may still be pulled";
     assert!(named.status.message.as_deref().unwrap().contains(words), "{:?}", named.status.message);
     seen = noted(seen, &named, 130);
     let last = plan(&seen, &settings(), at(1_809));
@@ -217,6 +217,38 @@ fn a_runner_that_does_not_start_after_others_have_ended_gives_the_gpus_back() {
     pod.containers = [container(&json!({"name": "runner", "state": {"running": {}}}))].into();
     let runs = plan(&seen, &settings(), at(1_810));
     assert_eq!((runs.status.phase, facts(&runs)), (Some(Phase::Running), Vec::new()));
+}
+
+/// A kubelet reports none of them before it has started all, so the runner may work already.
+#[test]
+fn a_runner_beside_other_containers_has_the_time_of_all_their_images() {
+    let running = |seen: &Observed, seconds| plan(seen, &settings(), at(seconds)).status.phase;
+    let waits = json!({"waiting": {"reason": "PodInitializing"}});
+    let done = json!({"name": "runner-installer", "state": {"terminated": {"exitCode": 0}}});
+    let sidecar = |started: bool| {
+        let state = json!({"running": {"startedAt": "2026-01-01T12:00:00Z"}});
+        json!({"name": "istio-proxy", "started": started, "state": state})
+    };
+    let with = |init: Value| {
+        let mut seen = refusals::baseline_ended(initializing("istio-proxy", &init), 0);
+        let pod = Arc::make_mut(seen.pods.iter_mut().find(|pod| pod.name() == "ab-candidate-0-x").unwrap());
+        pod.containers =
+            ["runner", "logger"].map(|name| container(&json!({"name": name, "state": waits}))).into();
+        noted(seen.clone(), &planned(&seen), 0)
+    };
+    for init in [json!([done]), json!([done, sidecar(true)])] {
+        let seen = with(init);
+        assert_eq!(running(&seen, 3_599), Some(Phase::Running));
+        let message = message_at(&seen, 3_599);
+        let words =
+            "is not known to have started: its image, or that of another container, may still be pulled";
+        assert!(message.contains(words), "{message}");
+        assert_eq!(running(&seen, 3_600), Some(Phase::Failed));
+    }
+    // The image of the next init container is pulled.
+    let next = json!({"name": "later", "state": waits});
+    let seen = with(json!([done, next]));
+    assert_eq!((running(&seen, 1_799), running(&seen, 1_800)), (Some(Phase::Running), Some(Phase::Failed)));
 }
 
 /// The kubelet ends it when its startup probe has failed, and starts it again.
