@@ -371,22 +371,36 @@ fn running_init(pod: &PodView) -> Option<(&str, Timestamp)> {
 /// the room, such as a quota or the node of a volume.
 pub(super) fn counts_from(scene: &Scene<'_>, side: Side, since: Timestamp) -> Option<Timestamp> {
     let mut from = since;
-    for work in next_runs(scene).into_iter().filter(|work| work.side() != Some(side)) {
+    for work in next_runs_beside(scene, side) {
         from = from.max(stands_since(scene, side.other(), work)?);
     }
     let ended = scene.observed.status_runs().iter().filter_map(|run| run.completion_time.as_ref());
     ended.map(|time| time.0).chain([from]).max()
 }
 
-/// The next runs of lanes that go on side by side.
+/// The next run of each lane.
 fn next_runs(scene: &Scene<'_>) -> Vec<Work> {
     let known = scene.observed.status_runs();
-    let lanes = work::lanes(scene.valid);
-    if lanes.len() < 2 {
-        return Vec::new();
-    }
     let next = |lane: &Vec<Work>| lane.iter().copied().find(|work| !progress::is_known(scene, known, *work));
-    lanes.iter().filter_map(next).collect()
+    work::lanes(scene.valid).iter().filter_map(next).collect()
+}
+
+/// The next run of the other side, if the sides go on side by side.
+fn next_runs_beside(scene: &Scene<'_>, side: Side) -> Vec<Work> {
+    match work::lanes(scene.valid).len() {
+        0 | 1 => Vec::new(),
+        _ => next_runs(scene).into_iter().filter(|work| work.side() != Some(side)).collect(),
+    }
+}
+
+/// Since when the next run of this side has had no Job at work. `None`: it has one, or there is no such run.
+pub(super) fn has_no_job_since(scene: &Scene<'_>, side: Side) -> Option<Timestamp> {
+    let work = next_runs(scene).into_iter().find(|work| work.side() == Some(side))?;
+    (!is_active(scene, work)).then(|| lacks_its_job_since(scene, work))
+}
+
+fn lacks_its_job_since(scene: &Scene<'_>, work: Work) -> Timestamp {
+    scene.observed.facts.get(&has_no_job(scene, work)).copied().unwrap_or(scene.now)
 }
 
 /// Since when the next run of this side does not go on. `None`: it runs, may go on by itself, or its Job is about to be
@@ -402,7 +416,7 @@ fn stands_since(scene: &Scene<'_>, side: Side, work: Work) -> Option<Timestamp> 
         Readiness::Ready(_) if !is_refused => None,
         // It may have had the room until then.
         Readiness::Ready(_) | Readiness::Waits { .. } | Readiness::Unavailable(_) | Readiness::Failed(_) => {
-            Some(scene.observed.facts.get(&has_no_job(scene, work)).copied().unwrap_or(scene.now))
+            Some(lacks_its_job_since(scene, work))
         }
     }
 }

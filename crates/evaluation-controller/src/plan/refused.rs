@@ -176,7 +176,10 @@ pub(super) fn held_in_vain(scene: &Scene<'_>) -> Option<Cause> {
     let is_over = |side: &Side| {
         let server = scene.observed.server(*side).own().filter(|_| refused.stops(*side))?;
         let ready = server.condition(api::conditions::READY).map(|ready| ready.last_transition_time.0);
-        let since = obstacle::counts_from(scene, *side, ready.into_iter().chain([stalled]).max()?)?;
+        // It may have been stalled for the same reason before, by a refused deletion.
+        let without = obstacle::has_no_job_since(scene, *side)?;
+        let since = ready.into_iter().chain([stalled, without]).max()?;
+        let since = obstacle::counts_from(scene, *side, since)?;
         remaining(scene.settings.server_fault, since, scene.now).is_none().then_some(())
     };
     scene.needed().iter().find_map(is_over).map(|()| refused.cause.clone())

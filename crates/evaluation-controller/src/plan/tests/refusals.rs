@@ -49,13 +49,13 @@ fn a_refused_run_waits_for_the_end_of_the_other_one() {
     assert_eq!(first.status.phase, Some(Phase::Running));
     let message = first.status.message.clone().unwrap();
     assert!(message.starts_with("denied: quota; baseline on cmmlu; 0 of 2 runs"), "{message}");
-    seen = with_status(seen, &first);
+    seen = noted(seen, &first, 0);
     assert_eq!(denied(&seen, 9_999).status.phase, Some(Phase::Running));
 
     // The ten minutes count from its end, though the refusal is as old as before.
     let ended = baseline_ended(candidate_waits(), 10_000);
     let runs = ended.evaluation.status.clone().unwrap().runs;
-    seen = Observed { evaluation: Arc::clone(&seen.evaluation), ..ended };
+    seen = Observed { evaluation: Arc::clone(&seen.evaluation), facts: seen.facts, ..ended };
     Arc::make_mut(&mut seen.evaluation).status.as_mut().unwrap().runs = runs;
     assert_ne!(denied(&seen, 10_599).status.phase, Some(Phase::Failed));
     assert_eq!(said(&denied(&seen, 10_600), conditions::FAILED), is("True", reasons::DENIED));
@@ -120,6 +120,17 @@ fn a_refused_deletion_stops_and_ends_nothing() {
     seen = with_status(seen, &first);
     let later = denied(&seen, 9_999);
     assert_eq!((&later.status, later.events.len()), (&first.status, 0), "nothing is written at rest");
+
+    // The next Job is refused for the same reason, hours later.
+    let mut refused = seen.clone();
+    drop_job(&mut refused, "ab-candidate-0");
+    refused.baseline = Sighting::Absent;
+    for seconds in [9_999, 10_598] {
+        let waits = denied(&refused, seconds);
+        assert_ne!(waits.status.phase, Some(Phase::Failed), "{seconds}: {:?}", waits.status.message);
+        refused = noted(refused, &waits, seconds);
+    }
+    assert_eq!(denied(&refused, 10_599).status.phase, Some(Phase::Failed));
 
     // The comparison follows, also where its Job is refused.
     ends(&mut seen, "ab-candidate-0");
