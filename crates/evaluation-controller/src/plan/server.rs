@@ -268,6 +268,10 @@ fn spec(scene: &Scene<'_>, resolved: &ResolvedSide) -> Result<Value, String> {
         ("serviceAccountName", json!(spec.pods.service_account_name)),
         ("helperResources", json!(spec.pods.helper_resources)),
     ];
+    // What keeps a run on its node is added to its Job alone.
+    let metadata = [("podLabels", &spec.pods.pod_labels), ("podAnnotations", &spec.pods.pod_annotations)];
+    let metadata = metadata.into_iter().filter(|(_, given)| !given.is_empty());
+    fields.extend(metadata.map(|(field, given)| (field.to_owned(), json!(given))));
     let is_set = |value: &Value| !value.is_null() && value.as_array().is_none_or(|items| !items.is_empty());
     let set = optional.into_iter().filter(|(_, value)| is_set(value));
     fields.extend(set.map(|(field, value)| (field.to_owned(), value)));

@@ -501,6 +501,20 @@ fn a_server_has_the_time_that_its_model_needs_to_warm_up() {
     assert_eq!(seconds(&json!({"server": {"warmupTimeoutSeconds": 3600}})), json!(3600));
 }
 
+/// An admission policy demands them of all pods.
+#[test]
+fn a_server_has_the_labels_and_annotations_of_the_pods() {
+    let spec = |fields: &Value| {
+        let plan = planned(&observed(evaluation(fields)));
+        let Some(Child::Server(_, rendered)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+        (rendered.spec["podLabels"].clone(), rendered.spec["podAnnotations"].clone())
+    };
+    let (labels, annotations) = (json!({"team": "a"}), json!({"cost": "b"}));
+    let given = spec(&json!({"podLabels": labels, "podAnnotations": annotations}));
+    assert_eq!(given, (labels, annotations), "nothing that keeps runs on their nodes");
+    assert_eq!(spec(&json!({})), (Value::Null, Value::Null));
+}
+
 /// Both models may have lost the same answers.
 #[test]
 fn a_number_of_questions_that_could_not_be_checked_is_in_the_summary() {
