@@ -233,10 +233,18 @@ fn questions_that_are_not_there_or_not_allowed_start_nothing() {
     assert!(record.ends_with("offline=") && !record.contains("--dataset-hub"), "{record}");
 }
 
+/// The controller refuses it before it starts a server, but not where an earlier one has begun.
+#[test]
+fn text_completions_of_evalscope_are_not_supported() {
+    let scene = Scene::new();
+    let run = scene.run("baseline").option("endpoint", "completions");
+    failed(&scene, &run, ExitCode::TestSetUnsupported, "use harness lm-eval");
+}
+
 #[test]
 fn a_wrong_command_line_is_a_fault_of_the_controller() {
     let scene = Scene::new();
-    for (name, value) in [("url", "localhost:8000"), ("url", "ftp://x/v1"), ("endpoint", "completions")] {
+    for (name, value) in [("url", "localhost:8000"), ("url", "ftp://x/v1")] {
         failed(&scene, &scene.run("baseline").option(name, value), ExitCode::Usage, "");
     }
     // The parser itself reports to the place of a pod.

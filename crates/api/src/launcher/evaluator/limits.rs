@@ -33,7 +33,7 @@ impl Refusal<'_> {
     /// How the runner ends.
     pub fn code(self) -> ExitCode {
         match self {
-            Refusal::NoCompletions => ExitCode::Usage,
+            Refusal::NoCompletions => ExitCode::TestSetUnsupported,
             Refusal::RunsCode(_) | Refusal::TaskFiles(_) => ExitCode::CodeExecutionForbidden,
         }
     }
