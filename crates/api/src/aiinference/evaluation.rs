@@ -66,8 +66,9 @@ pub const ENDPOINT: &str = "endpoint:";
     validation = Rule::new("has(self.testSet) != has(self.testSets)")
         .message("exactly one of testSet and testSets must be set"),
     validation = Rule::new(
-        "self.requests != 'Completions' || has(self.testSets) && self.testSets.all(set, set.harness == 'lm-eval')",
-    ).message("evalscope sends chat completions alone: must be Chat, or all testSets must have harness lm-eval")
+        "oldSelf.hasValue() || self.requests != 'Completions' || has(self.testSets) && \
+         self.testSets.all(set, set.harness == 'lm-eval')",
+    ).optional_old_self(true).message("evalscope sends chat completions alone: must be Chat, or all testSets must have harness lm-eval")
         .field_path(".requests"),
     validation = Rule::new("self.baselineModel != self.candidateModel")
         .message("must not be the baselineModel: a model is no worse than itself").field_path(".candidateModel")
