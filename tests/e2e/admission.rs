@@ -187,13 +187,14 @@ async fn every_pod_and_job_is_admitted_with_the_fields_of_the_spec() {
     }
     until_ready(&scene, "chat").await;
     until_ready(&scene, "vision").await;
-    let compare = of_endpoints(json!({"output": {"uri": "s3://evaluations/compare"}}));
-    create(&scene, "aistudio.modelscope.cn/v1alpha1", "ModelEvaluation", "compare", compare).await;
     let containers =
         ["memory-loader", "monitor", "worker", "model-loader", "engine", "launcher-installer", "trainer"];
     until_containers(&scene, &containers).await;
     training::until_phase(&scene, "tune", Phase::Succeeded).await;
+    // The upload of an evaluation has a container of the same name.
     until_containers(&scene, &["uploader"]).await;
+    let compare = of_endpoints(json!({"output": {"uri": "s3://evaluations/compare"}}));
+    create(&scene, "aistudio.modelscope.cn/v1alpha1", "ModelEvaluation", "compare", compare).await;
     // Its runs, their comparison and its upload are Jobs.
     let compared = evaluation::until_reason(&scene, "compare", conditions::UPLOADED, reasons::UPLOADED).await;
     assert_eq!(compared.status.unwrap().phase, Some(evaluated::Phase::Succeeded));

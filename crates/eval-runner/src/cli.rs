@@ -308,7 +308,8 @@ mod tests {
             (&pair.test_sets[..], pair.control.as_deref()),
             (&["cmmlu".to_owned()][..], Some("cmmlu"))
         );
-        assert_eq!((all.subsets.len(), all.limit, all.max_tokens), (2, Some(5), Some(64)));
+        assert_eq!(all.subsets, ["a $(HOME)", "c"]);
+        assert_eq!((all.limit, all.max_tokens), (Some(5), Some(64)));
         assert_eq!((all.seed, all.concurrency, &*all.temperature), (9, 3, "0.7"));
         assert!(all.allow_code_execution && !all.allow_online && all.metric.is_some());
         assert_eq!((online.harness, online.endpoint), (Harness::LmEval, Endpoint::Completions));

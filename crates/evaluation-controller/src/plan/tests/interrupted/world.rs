@@ -455,7 +455,8 @@ impl World {
             Some(Phase::Failed) => is_stalled && !reconciles,
             Some(Phase::Succeeded) => is_true(conditions::COMPLETE) && !reconciles,
             Some(Phase::Pending | Phase::Preparing | Phase::Running | Phase::Comparing) | None => {
-                reconciles != is_stalled || self.evaluation.spec.suspend
+                let is_said = reconciles || is_stalled || self.evaluation.spec.suspend;
+                is_said && !(reconciles && is_stalled)
             }
         };
         assert!(is_clear, "{status:?}");
