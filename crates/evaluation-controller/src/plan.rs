@@ -95,6 +95,14 @@ impl Child {
         !refused.contains(&None) && !refused.contains(&self.side())
     }
 
+    /// The name of the Job of a run.
+    fn run(&self) -> Option<&str> {
+        match self {
+            Child::Job(Some(_), job) => job.metadata.name.as_deref(),
+            Child::Claim(_) | Child::Server(..) | Child::Job(None, _) => None,
+        }
+    }
+
     /// Whether an object of its name is there.
     fn is_there(&self, observed: &Observed) -> bool {
         match self {
@@ -151,7 +159,7 @@ fn planned(refused: Option<&Refused>, observed: &Observed, settings: &Settings, 
     let plan = scene.plan();
     match valid.evaluation.spec.pods.paused {
         true => scene.paused(plan),
-        false => Plan { facts: obstacle::facts_of_runs(&scene), ..plan },
+        false => Plan { facts: obstacle::facts_of_runs(&scene, &plan.children), ..plan },
     }
 }
 

@@ -19,7 +19,7 @@ use workload::{
 };
 
 use super::{
-    Scene, claim,
+    Child, Scene, claim,
     job::{INSTALLER, RUNNER},
     progress::{self, WATCHED_AGAIN_WITHIN},
     server::{self, Readiness},
@@ -413,7 +413,7 @@ fn stands_since(scene: &Scene<'_>, side: Side, work: Work) -> Option<Timestamp> 
     let is_refused = scene.refused.is_some_and(|refused| refused.stops(side))
         || claim::fault(scene.valid, scene.observed).is_some();
     match server::readiness(scene, side) {
-        Readiness::Ready(_) if !is_refused => None,
+        Readiness::Ready(_) if !is_refused => created_since(scene, work),
         // It may have had the room until then.
         Readiness::Ready(_) | Readiness::Waits { .. } | Readiness::Unavailable(_) | Readiness::Failed(_) => {
             Some(lacks_its_job_since(scene, work))
@@ -422,15 +422,45 @@ fn stands_since(scene: &Scene<'_>, side: Side, work: Work) -> Option<Timestamp> 
 }
 
 /// Of an evaluation that is not paused: that, and which of the next runs have no Job at work. Whatever is refused: a
-/// plan and the one after its refusal have the same times.
-pub(super) fn facts_of_runs(scene: &Scene<'_>) -> Vec<String> {
+/// plan and the one after its refusal have the same times. Which Jobs are created is noted unless something is refused.
+pub(super) fn facts_of_runs(scene: &Scene<'_>, children: &[Child]) -> Vec<String> {
     let without = next_runs(scene).into_iter().filter(|work| !is_active(scene, *work));
     let without = without.map(|work| has_no_job(scene, work));
-    [NOT_PAUSED.to_owned()].into_iter().chain(without).collect()
+    // An API server that answers nothing begins the time anew.
+    let are_tried = scene.refused.is_none() && !scene.observed.pods_are_stale;
+    let created = children.iter().filter(|_| are_tried).filter_map(Child::run).map(is_created);
+    [NOT_PAUSED.to_owned()].into_iter().chain(without).chain(created).collect()
 }
 
 fn has_no_job(scene: &Scene<'_>, work: Work) -> String {
     format!("Job {} is not at work", scene.job_name(work))
+}
+
+fn is_created(job: &str) -> String {
+    format!("Job {job} is created")
+}
+
+/// Since when each plan has created the Job of a run, which is not there.
+fn created_since(scene: &Scene<'_>, work: Work) -> Option<Timestamp> {
+    scene.observed.facts.get(&is_created(&scene.job_name(work))).copied()
+}
+
+/// Why a run is given up whose temporary server holds GPUs, though no Job of it is there: the API server has failed at its
+/// creation for as long as that may take. No plan follows such a failure. A refusal has its own time.
+pub(super) fn is_not_created(scene: &Scene<'_>, side: Side, work: Work) -> Option<Cause> {
+    let is_judged = scene.refused.is_none() && !scene.observed.pods_are_stale;
+    scene.observed.server(side).own().filter(|_| is_judged)?;
+    let tried = created_since(scene, work)?;
+    let counted = counts_from(scene, side, tried)?;
+    if remaining(scene.settings.server_fault, counted, scene.now).is_some() {
+        return None;
+    }
+    let message = format!(
+        "Job {} could not be created: the API server has failed since {tried}, such as by a webhook that does not \
+         answer; the controller has logged its answer",
+        scene.job_name(work)
+    );
+    Some(Cause { reason: reasons::WAITING, message })
 }
 
 fn is_active(scene: &Scene<'_>, work: Work) -> bool {

@@ -143,6 +143,9 @@ fn next(scene: &Scene<'_>, work: Work) -> Result<Step, Cause> {
             if let Some(cause) = changed(scene, side, &serving) {
                 return Err(cause);
             }
+            if let Some(cause) = obstacle::is_not_created(scene, side, work) {
+                return Err(cause);
+            }
             let job = Child::Job(Some(side), Box::new(job::asking(scene, work, &serving)));
             let children = server(scene, side).into_iter().chain([job]).collect();
             Ok(Step { children, serving: Some((side, serving)), ..begun(Outlook::Running(work)) })

@@ -150,6 +150,49 @@ fn a_suspended_evaluation_does_not_fail_by_a_refused_deletion() {
     assert_eq!(said(&later, conditions::STALLED), is("True", reasons::DENIED));
 }
 
+/// A webhook that answers with an error is no refusal, and no plan follows.
+#[test]
+fn a_run_whose_job_cannot_be_created_for_long_gives_its_gpus_back() {
+    let phase = |seen: &Observed, seconds| plan(seen, &settings(), at(seconds)).status.phase;
+    let lacking = |other: bool| {
+        let mut seen = candidate_waits();
+        if !other {
+            drop_job(&mut seen, "ab-baseline-0");
+        }
+        noted(seen.clone(), &plan(&seen, &settings(), at(0)), 0)
+    };
+    // Both.
+    let mut seen = lacking(false);
+    for seconds in [1, 300, 599] {
+        let now = plan(&seen, &settings(), at(seconds));
+        assert_eq!(names(&now).0.iter().filter(|child| child.starts_with("job ")).count(), 2, "{seconds}");
+        seen = noted(seen, &now, seconds);
+    }
+    let failed = plan(&seen, &settings(), at(600));
+    assert_eq!(said(&failed, conditions::FAILED), is("True", reasons::WAITING));
+    let message = failed.status.message.unwrap();
+    assert!(message.contains("Job ab-baseline-0 could not be created"), "{message}");
+    // A refusal has its own time, and a controller that was started again knows none.
+    let refused = denied_at(seen.clone(), 599);
+    assert_eq!(phase(&refused, 600), Some(Phase::Running));
+    assert_eq!(phase(&Observed { facts: Default::default(), ..seen.clone() }, 600), Some(Phase::Running));
+    // Nor does the time of an outage count, in which the watches fail, too.
+    let outage = Observed { pods_are_stale: true, ..seen.clone() };
+    let waits = plan(&outage, &settings(), at(600));
+    assert_eq!(waits.status.phase, Some(Phase::Running));
+    assert!(!facts(&waits).iter().any(|fact| fact.ends_with("is created")), "{:?}", facts(&waits));
+    // No GPU is held without a server.
+    seen.baseline = Sighting::Absent;
+    seen.candidate = Sighting::Absent;
+    assert_ne!(phase(&seen, 9_999), Some(Phase::Failed));
+    // The run of the other side goes on.
+    let seen = lacking(true);
+    assert_eq!(phase(&seen, 9_999), Some(Phase::Running));
+    let seen = baseline_ended(seen, 10_000);
+    assert_ne!(phase(&seen, 10_599), Some(Phase::Failed));
+    assert_eq!(phase(&seen, 10_600), Some(Phase::Failed));
+}
+
 /// An hour of another fault does not count.
 #[test]
 fn the_time_of_a_refusal_begins_with_it() {
