@@ -11,7 +11,7 @@ use tests::{
     Scene, ask_until,
     inference::{
         condition,
-        evaluation::{self, of_endpoints},
+        evaluation::{self, of_models},
         until_ready,
     },
     simulated, training, wait_for, within,
@@ -193,7 +193,8 @@ async fn every_pod_and_job_is_admitted_with_the_fields_of_the_spec() {
     training::until_phase(&scene, "tune", Phase::Succeeded).await;
     // The upload of an evaluation has a container of the same name.
     until_containers(&scene, &["uploader"]).await;
-    let compare = of_endpoints(json!({"output": {"uri": "s3://evaluations/compare"}}));
+    let server = json!({"resources": options()["resources"]});
+    let compare = of_models(json!({"output": {"uri": "s3://evaluations/compare"}, "server": server}));
     create(&scene, "aistudio.modelscope.cn/v1alpha1", "ModelEvaluation", "compare", compare).await;
     // Its runs, their comparison and its upload are Jobs.
     let compared = evaluation::until_reason(&scene, "compare", conditions::UPLOADED, reasons::UPLOADED).await;
