@@ -44,7 +44,8 @@ async fn an_object_with_a_flag_that_a_later_release_refuses_can_be_changed_excep
 async fn an_evaluation_with_requests_that_a_later_release_refuses_can_be_suspended() {
     let cluster = start(ClusterSpec::api_only(fresh_name(), tools())).await;
     let scene = Scene::new(&cluster).await;
-    let evaluation = json!({"baselineModel": "a/b", "candidateModel": "a/c", "testSet": "cmmlu", "requests": "Completions"});
+    let evaluation = json!({"baselineModel": "a/b", "candidateModel": "a/c", "testSet": "cmmlu",
+        "requests": "Completions"});
     let (suspend, other) = (json!({"suspend": true}), json!({"requests": "Chat"}));
     assert_ratchets::<ModelEvaluation>(&scene, &evaluation, &suspend, &other, "must not be changed").await;
 }

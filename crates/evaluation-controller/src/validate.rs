@@ -355,8 +355,8 @@ fn can_be_asked(evaluation: &ModelEvaluation, set: &ValidSet, index: usize) -> R
         // Most such test sets are meant to be tasks of lm-eval itself, which run no code of a user.
         (Refusal::TaskFiles(task), Questions::Image(folder)) => {
             let message = format!(
-                "{of_set}: the task files of {task} would be in {folder} of the image: set allowOnline to load the task of \
-                 lm-eval from a hub; task files, in the image or in claimName, need allowCodeExecution"
+                "{of_set}: the task files of {task} would be in {folder} of the image: set allowOnline to load the \
+                 task of lm-eval from a hub; task files, in the image or in claimName, need allowCodeExecution"
             );
             (reasons::INVALID_SPEC, message)
         }

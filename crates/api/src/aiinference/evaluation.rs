@@ -68,7 +68,8 @@ pub const ENDPOINT: &str = "endpoint:";
     validation = Rule::new(
         "oldSelf.hasValue() || self.requests != 'Completions' || has(self.testSets) && \
          self.testSets.all(set, set.harness == 'lm-eval')",
-    ).optional_old_self(true).message("evalscope sends chat completions alone: must be Chat, or all testSets must have harness lm-eval")
+    ).optional_old_self(true)
+        .message("evalscope sends chat completions alone: must be Chat, or all testSets must have harness lm-eval")
         .field_path(".requests"),
     validation = Rule::new("self.baselineModel != self.candidateModel")
         .message("must not be the baselineModel: a model is no worse than itself").field_path(".candidateModel")

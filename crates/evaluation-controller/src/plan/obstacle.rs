@@ -58,8 +58,8 @@ const NEXT_POD_IS_MISSED_AFTER: Duration = Duration::from_secs(120);
 /// A kubelet has the volumes and the network of a pod within this time. Most images are there by then, too.
 const IS_SET_UP_WITHIN: Duration = Duration::from_secs(120);
 
-/// Of each image until the kubelet says that the runner has started. A kubelet gives no reason while it pulls, and before
-/// 1.36 it says nothing of a pod whose first image it pulls. It pulls one image after the other.
+/// Of each image until the kubelet says that the runner has started. A kubelet gives no reason while it pulls, and
+/// before 1.36 it says nothing of a pod whose first image it pulls. It pulls one image after the other.
 const IS_PULLED_WITHIN: Duration = Duration::from_secs(1_800);
 
 /// What a webhook adds, such as the rules of a mesh, is done within this time, and a sidecar has started.
@@ -262,8 +262,8 @@ fn unstarted(observed: &Observed, pod: &PodView, now: Timestamp) -> (Finding, Ti
         let since = observed.facts.get(&runner_is_awaited(pod)).copied().unwrap_or(now).max(created);
         let name = pod.name();
         let message = format!(
-            "container {RUNNER} of pod {name} is not known to have started: its image, or that of another container, may \
-             still be pulled; see kubectl describe pod {name}"
+            "container {RUNNER} of pod {name} is not known to have started: its image, or that of another container, \
+             may still be pulled; see kubectl describe pod {name}"
         );
         let cause = Cause { reason: reasons::WAITING, message };
         // A restart of this process, which begins the times anew, takes back no words.
@@ -291,8 +291,8 @@ fn may_be_pulling(pod: &PodView) -> bool {
     pod.node.is_some() && !has_main_started(pod) && hindrance(pod).is_none() && running_init(pod).is_none()
 }
 
-/// How many images may be pulled before the kubelet reports again. It starts one init container at a time. After the last
-/// one it starts all other containers, and reports none of them before: the runner may work while others are pulled.
+/// How many images may be pulled before the kubelet reports again. It starts one init container at a time. After the
+/// last one it starts all other containers, and reports none of them before. So the runner may work meanwhile.
 fn images_awaited(pod: &PodView) -> u32 {
     let passed = passed_sidecars(pod).count();
     let has_succeeded = |one: &Container| one.state.terminated.as_ref().is_some_and(|end| end.exit_code == 0);
@@ -445,8 +445,8 @@ fn created_since(scene: &Scene<'_>, work: Work) -> Option<Timestamp> {
     scene.observed.facts.get(&is_created(&scene.job_name(work))).copied()
 }
 
-/// Why a run is given up whose temporary server holds GPUs, though no Job of it is there: the API server has failed at its
-/// creation for as long as that may take. No plan follows such a failure. A refusal has its own time.
+/// Why a run is given up whose temporary server holds GPUs, though no Job of it is there. The API server has failed at
+/// its creation for as long as that may take. No plan follows such a failure. A refusal has its own time.
 pub(super) fn is_not_created(scene: &Scene<'_>, side: Side, work: Work) -> Option<Cause> {
     let is_judged = scene.refused.is_none() && !scene.observed.pods_are_stale;
     scene.observed.server(side).own().filter(|_| is_judged)?;

@@ -39,8 +39,8 @@ fn the_arguments_are_those_that_the_runner_is_tested_with() {
     seen = with_status(seen.clone(), &plan(&seen, &settings, at(0)));
     found.extend(of(&seen));
     let all = json!({"maxTokens": 64, "temperature": "0.7", "concurrency": 3, "seed": 9, "allowCodeExecution": true,
-        "testSets": [{"name": "Ours", "dataset": "general_mcq", "limit": 5, "subsets": ["a $(HOME)", "c"], "metric": "acc",
-            "claimName": "questions", "path": "x"}]});
+        "testSets": [{"name": "Ours", "dataset": "general_mcq", "limit": 5, "subsets": ["a $(HOME)", "c"],
+            "metric": "acc", "claimName": "questions", "path": "x"}]});
     found.extend(of(&with_server(&all)).pop());
     let online = json!({"requests": "Completions", "allowOnline": true,
         "testSets": [{"name": "gsm8k", "harness": "lm-eval"}]});
