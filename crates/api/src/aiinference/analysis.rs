@@ -53,8 +53,8 @@ pub struct Analysis {
     pub interval_seconds: i32,
 
     /// Seconds that a step waits for a verdict after its minSeconds, and again after each pass. Then onInconclusive says what
-    /// follows. With weightPercent, only the promotion waits. With mode Enforce, a candidate is also rolled back if its pods lack
-    /// a GPU, quota or a place in a queue, or crash, for so long before its first step. Default: 3600.
+    /// follows. With weightPercent, only the promotion waits. With mode Enforce, it is also how long something may keep the
+    /// candidate's pods from becoming ready before the first step. Then it is rolled back. Default: 3600.
     #[serde(default = "timeout")]
     #[schemars(range(min = 60, max = 2_592_000))]
     pub timeout_seconds: i32,
