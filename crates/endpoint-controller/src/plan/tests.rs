@@ -178,6 +178,29 @@ fn a_model_keeps_its_location_until_the_spec_names_another() {
     }
 }
 
+/// They have the types of the AIInference, which judges them.
+#[test]
+fn a_gateway_and_a_canary_reach_the_aiinference_as_they_are() {
+    let gateway = json!({"name": "public", "hostnames": ["chat.example.com"], "pathPrefixes": ["/v1"]});
+    let canary = json!({
+        "modelSource": "ms://a/c", "replicas": 2, "evaluationName": "against-b", "approvedSteps": 1,
+        "steps": [{"weightPercent": 5, "minSeconds": 60}, {"weightPercent": 50, "approval": true}],
+        "analysis": {"metrics": [{"name": "ttft", "thresholdMillis": 900}]},
+    });
+    let reference = json!({"name": "web", "rule": "models"});
+    let rendered = |fields: Value| {
+        let plan = planned(&observed(endpoint(&fields)));
+        plan.inference.unwrap().rendered.spec
+    };
+    let spec = rendered(json!({"gateway": gateway, "canary": canary}));
+    assert_eq!((&spec["gateway"], &spec["canary"]), (&gateway, &canary));
+    assert_eq!(rendered(json!({"routeRef": reference}))["routeRef"], reference);
+    // Another model is a rollout of stable, and the candidate stays what the user wrote.
+    let renamed = rendered(json!({"model": "a/d", "gateway": gateway, "canary": canary}));
+    assert_eq!((&renamed["modelSource"], &renamed["canary"]), (&json!("ms://a/d"), &canary));
+    assert_eq!(renamed["gpu"], spec["gpu"]);
+}
+
 fn rival(kind: RivalKind) -> Option<Rival> {
     Some(Rival { kind, key: Key::new("demo", "theirs"), owner: None, active: None })
 }
