@@ -20,6 +20,8 @@ pub(crate) struct InferenceView {
     pub(crate) served_model_name: Option<String>,
     /// Digest of the fields that decide how it answers.
     pub(crate) version: String,
+    /// Its pods have labels or annotations of the spec.
+    pub(crate) has_pod_metadata: bool,
     pub(crate) status: AIInferenceStatus,
 }
 
@@ -44,6 +46,8 @@ struct SpecParts {
     args: Value,
     env: Value,
     volumes: Value,
+    pod_labels: Value,
+    pod_annotations: Value,
 }
 
 impl SpecParts {
@@ -59,6 +63,8 @@ impl SpecParts {
             args,
             env,
             volumes,
+            pod_labels: _,
+            pod_annotations: _,
         } = self;
         let decides = json!([
             served_model_name,
@@ -89,7 +95,9 @@ impl From<Parts> for InferenceView {
             ..AIInferenceStatus::default()
         };
         let version = spec.version();
-        Self { metadata: narrow(metadata), served_model_name: spec.served_model_name, version, status }
+        let has_pod_metadata = !spec.pod_labels.is_null() || !spec.pod_annotations.is_null();
+        let served_model_name = spec.served_model_name;
+        Self { metadata: narrow(metadata), served_model_name, version, has_pod_metadata, status }
     }
 }
 

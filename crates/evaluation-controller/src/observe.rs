@@ -42,6 +42,8 @@ pub(crate) struct Observed {
     pub(crate) pods: Vec<Arc<PodView>>,
     /// The watch of pods has failed for a while, so they may be otherwise now.
     pub(crate) pods_are_stale: bool,
+    /// The watch of ModelEvaluations has failed for a while, and until it is back nothing is created.
+    pub(crate) creates_nothing: bool,
     /// The claims of the spec and its own, by their names; `None`: there is none.
     pub(crate) claims: BTreeMap<String, Option<Arc<ClaimView>>>,
     /// Whether the cluster has the kind AIInference.
@@ -137,6 +139,7 @@ pub(crate) fn observe(ctx: &Context, evaluation: Arc<ModelEvaluation>, _: Timest
         jobs: jobs.into_iter().map(|job| (job.name().to_owned(), job)).collect(),
         pods: pods.iter().filter_map(|key| ctx.pods.get(key)).collect(),
         pods_are_stale: are_stale(ctx.pods.watch_fails_for()),
+        creates_nothing: are_stale(ctx.evaluations.watch_fails_for()),
         claims: claims.collect(),
         serves_inferences: !ctx.inferences.is_absent(),
         facts: ctx.fact_times.of(&uid),

@@ -64,6 +64,7 @@ pub(crate) fn observed(evaluation: ModelEvaluation) -> Observed {
         jobs: BTreeMap::new(),
         pods: Vec::new(),
         pods_are_stale: false,
+        creates_nothing: false,
         claims: BTreeMap::new(),
         serves_inferences: true,
         facts: BTreeMap::from([("is not paused".to_owned(), at(-86_400))]),

@@ -427,7 +427,7 @@ pub(super) fn facts_of_runs(scene: &Scene<'_>, children: &[Child]) -> Vec<String
     let without = next_runs(scene).into_iter().filter(|work| !is_active(scene, *work));
     let without = without.map(|work| has_no_job(scene, work));
     // An API server that answers nothing begins the time anew.
-    let are_tried = scene.refused.is_none() && !scene.observed.pods_are_stale;
+    let are_tried = may_create(scene);
     let created = children.iter().filter(|_| are_tried).filter_map(Child::run).map(is_created);
     [NOT_PAUSED.to_owned()].into_iter().chain(without).chain(created).collect()
 }
@@ -448,19 +448,24 @@ fn created_since(scene: &Scene<'_>, work: Work) -> Option<Timestamp> {
 /// Why a run is given up whose temporary server holds GPUs, though no Job of it is there. The API server has failed at
 /// its creation for as long as that may take. No plan follows such a failure. A refusal has its own time.
 pub(super) fn is_not_created(scene: &Scene<'_>, side: Side, work: Work) -> Option<Cause> {
-    let is_judged = scene.refused.is_none() && !scene.observed.pods_are_stale;
-    scene.observed.server(side).own().filter(|_| is_judged)?;
+    scene.observed.server(side).own().filter(|_| may_create(scene))?;
     let tried = created_since(scene, work)?;
     let counted = counts_from(scene, side, tried)?;
     if remaining(scene.settings.server_fault, counted, scene.now).is_some() {
         return None;
     }
     let message = format!(
-        "Job {} could not be created: the API server has failed since {tried}, such as by a webhook that does not \
-         answer; the controller has logged its answer",
+        "Job {} could not be created since {tried}: the API server fails, for example because a webhook does not \
+         answer, or the controller lacks a right; the log of the controller has the answer",
         scene.job_name(work)
     );
     Some(Cause { reason: reasons::WAITING, message })
+}
+
+/// Nothing but the API server keeps a Job from being created.
+fn may_create(scene: &Scene<'_>) -> bool {
+    let Observed { pods_are_stale, creates_nothing, .. } = scene.observed;
+    scene.refused.is_none() && !pods_are_stale && !creates_nothing
 }
 
 fn is_active(scene: &Scene<'_>, work: Work) -> bool {

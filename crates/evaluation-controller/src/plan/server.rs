@@ -220,14 +220,14 @@ pub(super) fn wanted(scene: &Scene<'_>, side: Side) -> Result<Option<Rendered<AI
     }
     let Ok(resolved) = scene.sides.of(side) else { return Ok(None) };
     let metadata = metadata(valid, names::server(&valid.name, side));
-    let spec = spec(scene, resolved).map_err(|why| Cause {
+    let spec = spec(scene, side, resolved).map_err(|why| Cause {
         reason: reasons::UNSUPPORTED_ARTIFACT,
         message: format!("{}: {why}", side.field()),
     })?;
     Ok(Some(Rendered::new(metadata, spec)))
 }
 
-fn spec(scene: &Scene<'_>, resolved: &ResolvedSide) -> Result<Value, String> {
+fn spec(scene: &Scene<'_>, side: Side, resolved: &ResolvedSide) -> Result<Value, String> {
     let spec = &scene.valid.evaluation.spec;
     let server = &spec.server;
     let Server {
@@ -270,7 +270,9 @@ fn spec(scene: &Scene<'_>, resolved: &ResolvedSide) -> Result<Value, String> {
     ];
     // What keeps a run on its node is added to its Job alone.
     let metadata = [("podLabels", &spec.pods.pod_labels), ("podAnnotations", &spec.pods.pod_annotations)];
-    let metadata = metadata.into_iter().filter(|(_, given)| !given.is_empty());
+    // Builds before these fields were passed on have made servers without them. To add them restarts an engine in its run.
+    let is_older = scene.observed.server(side).own().is_some_and(|server| !server.has_pod_metadata);
+    let metadata = metadata.into_iter().filter(|(_, given)| !given.is_empty() && !is_older);
     fields.extend(metadata.map(|(field, given)| (field.to_owned(), json!(given))));
     let is_set = |value: &Value| !value.is_null() && value.as_array().is_none_or(|items| !items.is_empty());
     let set = optional.into_iter().filter(|(_, value)| is_set(value));

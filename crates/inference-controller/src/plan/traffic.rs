@@ -37,7 +37,7 @@ use self::{
     gate::evaluated,
     route::{Answer, Asked, answer},
     routes::{Routes, Shares},
-    state::{Finding, Gate, Next, Pods, Route, Seen, Share, Wanted, next},
+    state::{Finding, Gate, Next, Pods, Route, Seen, Share, Wanted, next, pods_at_start},
 };
 use super::{
     accepted,
@@ -152,8 +152,10 @@ pub(super) fn traffic(
     };
     let stopped = drain::stopped(observed, &seen, now);
     let of_pods = || {
-        let (valid, version, decided) = (valid.as_ref()?, version?, of_candidate.as_ref()?);
-        Some(conditions::of_valid(valid, version, decided, now))
+        let (valid, version) = (valid.as_ref()?, version?);
+        let valid = ValidInference { replicas: pods_at_start(spec?), ..valid.clone() };
+        let decided = decided(&valid, version, defaults, now);
+        Some(conditions::of_valid(&valid, version, &decided, now))
     };
     let start = start::start(observed, (before_of_version, spec), &seen, of_pods, now);
     let seen = Seen { is_given_up: stopped.is_over, is_overdue: start.is_overdue, ..seen };

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use api::aiinference::{
-    analysis::AnalysisMode,
-    traffic::{Canary, CanaryStatus},
+use api::{
+    aiinference::{
+        analysis::AnalysisMode,
+        traffic::{Canary, CanaryStatus},
+    },
+    reasons,
 };
 use jiff::Timestamp;
 use workload::time::remaining;
@@ -30,8 +33,8 @@ pub(super) struct Start {
     pub(super) wait: Option<Duration>,
 }
 
-/// Pods that load a model or warm up have their own time limits. A container that is started again counts as crashing until it
-/// is ready. After a restart of the controller and after a pause the time begins anew.
+/// Pods that load a model or warm up have their own time limits. Between two ends of a container the time goes on. After a
+/// restart of the controller and after a pause it begins anew.
 pub(super) fn start(
     observed: &Observed,
     (before, canary): (Option<&CanaryStatus>, Option<&Canary>),
@@ -48,23 +51,45 @@ pub(super) fn start(
     if !waits_for_pods(before, canary, seen) {
         return Start::default();
     }
-    let refused = observed.apart.get(report::CANDIDATE).map(|(_, message)| message.clone());
-    let obstacle = refused.or_else(|| report::obstacle(of_pods().as_ref()?).map(str::to_owned));
-    let Some(obstacle) = obstacle else { return Start::default() };
-    let since = observed.facts.get(UNREADY).copied().unwrap_or(now);
+    let obstacle = refused(observed).or_else(|| report::obstacle(of_pods().as_ref()?).map(str::to_owned));
+    let known = observed.facts.get(UNREADY).copied();
+    let goes_on = obstacle.is_some() || known.is_some() && has_restarted(observed);
+    if !goes_on {
+        return Start::default();
+    }
+    let since = known.unwrap_or(now);
     let fact = Some(UNREADY.to_owned());
     let wait = remaining(Duration::from_secs(u64::from(timeout)), since, now);
     // The pods may run unseen.
     let is_seen =
         !observed.watch_fails && observed.candidate.as_ref().is_none_or(|version| !version.watch_fails);
-    match wait {
-        None if is_seen => {
+    match (obstacle, wait) {
+        (Some(obstacle), None) if is_seen => {
             let is_overdue = Some(format!(
                 "its pods have not become ready within {timeout} s (spec.canary.analysis.timeoutSeconds): {obstacle}"
             ));
             Start { fact, is_overdue, wait: None }
         }
-        None => Start { fact, is_overdue: None, wait: Some(WATCHED_AGAIN_WITHIN) },
-        wait => Start { fact, is_overdue: None, wait },
+        (Some(_), None) => Start { fact, is_overdue: None, wait: Some(WATCHED_AGAIN_WITHIN) },
+        // Without an obstacle now, the next one decides.
+        (_, wait) => Start { fact, is_overdue: None, wait },
     }
+}
+
+/// Why pods or the Service of the candidate do not exist. What is refused of its other children keeps no pod back.
+fn refused(observed: &Observed) -> Option<String> {
+    let version = observed.candidate.as_ref()?;
+    let lacks_a_child = version.service.is_none() || version.pods().next().is_none();
+    let (reason, message) = observed.apart.get(report::CANDIDATE).filter(|_| lacks_a_child)?;
+    // Of another manager: what is written is there, and is changed again.
+    (*reason != reasons::FIELD_CONFLICT).then(|| message.clone())
+}
+
+/// A container that has ended runs again, and may do so for long before it ends again.
+fn has_restarted(observed: &Observed) -> bool {
+    let mut pods = observed.candidate.iter().flat_map(|version| version.pods());
+    pods.any(|pod| {
+        let mut containers = pod.init_containers.iter().chain(&pod.containers);
+        !pod.is_ready && containers.any(|container| container.restart_count > 0)
+    })
 }

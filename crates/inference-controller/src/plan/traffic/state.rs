@@ -12,8 +12,8 @@ use runtime::write::conditions::whole_seconds;
 use workload::time::remaining;
 
 pub(crate) use self::seen::{Finding, Gate, Next, Pods, Route, Seen, Share, Wanted};
-pub(crate) use self::steps::waits_for_pods;
-use self::steps::{Steps, going_on, share_of};
+use self::steps::{Steps, going_on, refused, share_of};
+pub(crate) use self::steps::{pods_at_start, waits_for_pods};
 
 mod seen;
 mod steps;
@@ -212,8 +212,12 @@ fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp)
             ..ended(CanaryStatus { stable_revision, ..before }, CanaryPhase::Promoted, seen, now)
         };
     }
+    // What a gateway refuses is not tried again: stable takes all requests.
+    let is_refused = refused(canary, seen).is_some() && !is_needed(seen);
+    let before = CanaryStatus { step: if is_refused { 0 } else { before.step }, ..before };
     let step = Steps::of(canary).at(before.step);
     let share = match step {
+        _ if is_refused => without_requests(seen),
         _ if !seen.candidate.has_endpoint || seen.is_stopped => without_requests(seen),
         Some(step) => share_of(step, canary, seen),
         None => shared(seen),
@@ -223,7 +227,7 @@ fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp)
         let pods = scaled(0, &status, share, seen);
         return Next { promoted, ..with_seen(status, share, pods, seen, None) };
     }
-    let replicas = step.map_or(canary.replicas, |step| step.replicas);
+    let replicas = step.map_or(canary.replicas.max(seen.candidate.all), |step| step.replicas);
     Next { promoted, ..with_seen(status, share, Wanted::Replicas(replicas), seen, None) }
 }
 

@@ -84,20 +84,33 @@ fn a_candidate_that_only_is_observed_or_loads_its_model_is_not_rolled_back_for_i
     assert_eq!(canary_of(&late.plan_at(160)).last_rollback.unwrap().reason, "CandidateUnready");
 }
 
-/// Its obstacle comes and goes.
+/// Its obstacle comes and goes: each time, the engine loads for half an hour before it ends.
 #[test]
 fn the_time_of_a_start_goes_on_between_two_crashes() {
-    let loader = |state: &str| {
+    const LONG: &str = "{terminated: {exitCode: 137, startedAt: '2026-01-01T11:00:00Z', finishedAt: '2026-01-01T11:30:00Z'}}";
+    let engine = |state: &str| {
         format!(
-            "{{name: new, node: gpu-1, phase: Pending, gpus: 1, init: [{{name: model-loader, restartCount: 3, \
-             state: {state}, lastState: {{terminated: {{exitCode: 1}}}}}}]}}"
+            "{{name: new, node: gpu-1, phase: Running, gpus: 1, containers: [{{name: engine, restartCount: 3, \
+             state: {state}, lastState: {LONG}}}]}}"
         )
     };
-    let mut scene = starting("Enforce", &loader("{waiting: {reason: CrashLoopBackOff}}"));
+    let mut scene = starting("Enforce", &engine("{waiting: {reason: CrashLoopBackOff}}"));
     noted(&mut scene, 0);
-    scene.candidate(&[&loader("{running: {}}")]);
+    scene.candidate(&[&engine("{running: {startedAt: '2026-01-01T12:00:00Z'}}")]);
     noted(&mut scene, 30);
-    scene.candidate(&[&loader("{waiting: {reason: CrashLoopBackOff}}")]);
+    assert_eq!(phase_at(&scene, 61), Some(CanaryPhase::Starting), "it may become ready");
+    scene.candidate(&[&engine("{waiting: {reason: CrashLoopBackOff}}")]);
+    assert_eq!(canary_of(&scene.plan_at(70)).last_rollback.unwrap().reason, "CandidateUnready");
+}
+
+/// The first step says how many pods it needs.
+#[test]
+fn a_candidate_of_which_one_pod_alone_finds_a_place_is_rolled_back_in_time() {
+    let mut scene = starting("Enforce", UNPLACED);
+    scene.edit_spec(|spec| spec.canary.as_mut().unwrap().steps[0].replicas = Some(2));
+    let other = UNPLACED.replace("name: new", "name: other");
+    scene.candidate(&[READY, &other]);
+    noted(&mut scene, 0);
     assert_eq!(canary_of(&scene.plan_at(60)).last_rollback.unwrap().reason, "CandidateUnready");
 }
 
@@ -118,10 +131,31 @@ fn a_candidate_that_serves_or_may_run_unseen_is_not_rolled_back_for_its_time() {
             edit(status.canary.as_mut().unwrap());
         });
     };
-    status(&mut scene, |canary| canary.served = true);
-    assert_eq!(canary_of(&scene.plan_at(60)).last_rollback, None);
+    let mut serving = starting("Enforce", READY);
+    serving.edit_spec(|spec| {
+        let canary = spec.canary.as_mut().unwrap();
+        canary.matches = vec![serde_saphyr::from_str("{header: x-beta, value: '1'}").unwrap()];
+        canary.steps[0].replicas = Some(2);
+    });
+    serving.candidate(&[READY, &UNPLACED.replace("name: new", "name: other")]);
+    serving.observe(|observed| observed.service = Some(Default::default()));
+    let route = serving.plan().route.unwrap();
+    serving.observe(|observed| {
+        let mut route = accepted(*route);
+        let mut rule = route.spec.rules[0].clone();
+        rule.backend_refs[0].name = "chat-canary".to_owned();
+        rule.backend_refs[0].weight = 100;
+        rule.matches[0].headers = vec![
+            serde_json::from_value(serde_json::json!({"type": "Exact", "name": "x-beta", "value": "1"}))
+                .unwrap(),
+        ];
+        route.spec.rules.insert(0, rule);
+        observed.route = Some(route);
+    });
+    noted(&mut serving, 0);
+    assert_eq!(canary_of(&serving.plan_at(60)).last_rollback, None);
     // Stable gets another version, and may have the GPU until then.
-    status(&mut scene, |canary| (canary.served, canary.stable_revision) = (false, "before".to_owned()));
+    status(&mut scene, |canary| canary.stable_revision = "before".to_owned());
     noted(&mut scene, 100);
     assert!(!scene.plan_at(100).facts.unwrap().iter().any(|fact| fact.contains("cannot become ready")));
 }
@@ -140,6 +174,15 @@ fn a_candidate_whose_children_are_refused_is_rolled_back_in_time() {
     noted(&mut scene, 0);
     let rollback = canary_of(&scene.plan_at(60)).last_rollback.unwrap();
     assert!(rollback.message.ends_with(": a policy denies chat-canary"), "{}", rollback.message);
+    // Another manager changes a child whose pod loads.
+    let mut loading = starting("Enforce", LOADS);
+    loading.observe(|observed| {
+        observed.candidate.as_mut().unwrap().service = Some(Default::default());
+        let complaint = ("FieldConflict", "other-operator keeps changing it".to_owned());
+        observed.apart.insert(crate::plan::traffic::report::CANDIDATE, complaint);
+    });
+    noted(&mut loading, 0);
+    assert_eq!(phase_at(&loading, 60), Some(CanaryPhase::Starting));
 }
 
 /// What was said about the route of before must not hold the canary.

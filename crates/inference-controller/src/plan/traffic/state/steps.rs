@@ -116,12 +116,13 @@ pub(super) fn going_on(before: CanaryStatus, canary: &Canary, seen: &Seen, now: 
     }
 }
 
-/// Before the first step, without the pods that it needs, and without a request until now.
+/// Before the first step, and without the pods that it needs.
 pub(crate) fn waits_for_pods(before: &CanaryStatus, canary: &Canary, seen: &Seen) -> bool {
     let is_at_start = before.step == 0 && matches!(before.phase, None | Some(CanaryPhase::Starting));
     // While stable rolls, it may have the GPU.
     let is_alone = before.stable_revision == seen.stable && !seen.is_stopped;
-    is_at_start && is_alone && !before.served && !is_ready(&Steps::of(canary), canary, seen)
+    let serves = shared(seen).has_requests() && seen.candidate.has_endpoint;
+    is_at_start && is_alone && !serves && !is_ready(&Steps::of(canary), canary, seen)
 }
 
 fn is_ready(steps: &Steps, canary: &Canary, seen: &Seen) -> bool {
@@ -132,8 +133,13 @@ fn first_replicas(steps: &Steps, canary: &Canary) -> i32 {
     steps.after(0).map_or(canary.replicas, |step| step.replicas)
 }
 
+/// How many pods the candidate needs before its first step.
+pub(crate) fn pods_at_start(canary: &Canary) -> i32 {
+    first_replicas(&Steps::of(canary), canary)
+}
+
 /// A gateway that refuses a route may serve nothing of it, stable neither. Without a share it has no such rules.
-fn refused(canary: &Canary, seen: &Seen) -> Option<String> {
+pub(super) fn refused(canary: &Canary, seen: &Seen) -> Option<String> {
     let stored = shared(seen);
     let fields = [
         (canary.pin == Pin::Cookie && stored.weight > 0, "pin"),
@@ -162,8 +168,10 @@ fn starting(before: CanaryStatus, steps: &Steps, canary: &Canary, seen: &Seen, n
     let stored = shared(seen);
     let may_have_requests = seen.gate == Gate::Open;
     let serves = seen.candidate.has_endpoint && known && may_have_requests;
-    let matches = serves && !canary.matches.is_empty() && (has_all || stored.matches);
-    let mirrors = serves && canary.mirror && (has_all || stored.mirrors);
+    // Rules that the gateways refuse without them, too, are no fault of theirs.
+    let may_begin = has_all && seen.route.is_some_and(|route| route.is_accepted) && !seen.is_contested;
+    let matches = serves && !canary.matches.is_empty() && (may_begin || stored.matches);
+    let mirrors = serves && canary.mirror && (may_begin || stored.mirrors);
     let is_known = seen.route.is_some() && (known || is_ready);
     let share = Share { weight: 0, matches, mirrors, is_known };
     let pods = scaled(replicas, &before, share, seen);
@@ -218,8 +226,7 @@ fn in_step(
     if let Finding::Fails { reason, message } = &seen.finding {
         return rolled_back(rejected(before, reason, message.clone(), now), seen, now);
     }
-    // A step that has begun had these rules.
-    if let Some(message) = refused(canary, seen).filter(|_| before.step_started_at.is_none()) {
+    if let Some(message) = refused(canary, seen) {
         return rolled_back(rejected(before, reasons::ROUTE_REJECTED, message, now), seen, now);
     }
     if seen.gate == Gate::Contradicted && !is_needed(seen) {

@@ -154,7 +154,6 @@ fn a_gateway_that_refuses_the_rules_of_a_pin_gets_those_without_it() {
     world.go_on(3, 10);
     world.reconcile(ALL);
     world.route.is_accepted = false;
-    world.status.as_mut().unwrap().step_started_at = None;
     world.rules_refused = Some("Gateway public: no such filter (UnsupportedValue)".to_owned());
     assert_eq!(world.route.share.weight, 10);
     world.reconcile(ALL);
@@ -203,6 +202,38 @@ fn a_gateway_that_refuses_copies_or_headers_gets_the_rules_of_stable_alone() {
     plain.status.as_mut().unwrap().step_started_at = None;
     plain.reconcile(ALL);
     assert_eq!(plain.phase(), Some(CanaryPhase::Analysing), "the candidate has added nothing but a weight");
+}
+
+#[test]
+fn a_gateway_that_refuses_a_pin_in_a_promotion_gets_the_rules_of_stable_alone() {
+    let mut world = World::new(Canary { pin: Pin::Cookie, approved_steps: 4, ..steps() });
+    world.go_on(6, 61);
+    while world.phase() != Some(CanaryPhase::Promoting) {
+        world.stable_is_complete = world.promoted.is_none();
+        world.go_on(1, 61);
+    }
+    world.stable_is_complete = false;
+    world.rules_refused = Some("Gateway public: no such filter (UnsupportedValue)".to_owned());
+    world.reconcile(ALL);
+    assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Promoting), 0));
+    world.rules_refused = None;
+    world.go_on(5, 10);
+    assert_eq!(world.route.share.weight, 0, "they are not tried again");
+}
+
+/// What a gateway has against the rules of stable is no fault of the candidate's.
+#[test]
+fn copies_and_headers_begin_when_the_rules_without_them_are_accepted() {
+    let mut world = World::new(canary(&json!({"mirror": true})));
+    world.go_on(1, 10);
+    world.come_up();
+    for _ in 0..4 {
+        world.reconcile(ALL);
+        world.route.is_accepted = false;
+    }
+    assert!(!world.route.share.mirrors);
+    world.go_on(3, 10);
+    assert!(world.route.share.mirrors);
 }
 
 #[test]
