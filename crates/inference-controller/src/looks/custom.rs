@@ -9,15 +9,12 @@
 //! | it fell otherwise: another replica of the server is behind | nothing, until it is above its largest value |
 //! | it is new | its value: a new pod, or the first error |
 //! | it is new in the first two minutes of the queries: it may be old | nothing |
-//! | it may be a known one with new labels: over 100, and over ten times what the known ones gained | nothing |
+//! | it is new, with over 100 and over ten times what the known ones gained: it may have new labels | nothing |
 //! | it is new, and no series is known any more: all have new labels | nothing |
 //! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
 //!
-//! Where stable has no series, the candidate is counted after two minutes, and a text says so. Where the candidate has
-//! none, nothing is counted.
-//!
-//! A new series may be a known one with new labels if another one is gone since the last look. It may also be one if no
-//! known series has more requests, because servers have the old series for some scrapes more.
+//! Where stable never had a series in the step, the candidate is counted after two minutes, and a text says so. Where the
+//! candidate has none, or stable none any more, nothing is counted.
 //!
 //! So queries must keep a label of each pod. One number for all of them would fall with each pod that goes, and rise by
 //! all that it has ever counted when it comes back.
@@ -59,9 +56,6 @@ use super::{Found, OfQueries};
 const APPEARS_WITHIN: i64 = 150;
 /// Seconds for which one version waits for requests of the other.
 const POOLED_FOR: i64 = 120;
-/// Seconds without a look with which a canary may go on, until that is said. Most servers scrape at least once a
-/// minute.
-const SAID_AFTER: i64 = 90;
 /// Seconds of the queries in which a new series is not counted from 0: its pod may not have been scraped when they
 /// began.
 const OLD_SERIES_APPEAR_WITHIN: i64 = 120;
@@ -69,11 +63,10 @@ const OLD_SERIES_APPEAR_WITHIN: i64 = 120;
 const EARLIER: i64 = 300;
 /// All queries of a look. It is less than the time of a whole look.
 const DEADLINE: Duration = Duration::from_secs(8);
-/// New series that may be old may have so many times what the known ones gained in the same look.
+/// New series may have so many times what the known ones gained in the same look.
 const MOST_NEW: f64 = 10.0;
 /// So many always count: from now on, all requests may fail and have another label.
 const FEW_NEW: f64 = 100.0;
-const UNCOUNTED: &str = "requests that were read are not counted yet";
 const FIELD: &str = "spec.canary.analysis.prometheus";
 
 /// What is asked for the metric custom.
@@ -118,9 +111,8 @@ pub(super) struct Counting {
     answered: i64,
     counted: i64,
     missed: u32,
-    /// Since when bad requests of the candidate wait, and when the last look ended with which a canary may go on.
+    /// Since when bad requests of the candidate wait.
     waits_since: Option<i64>,
-    passable: i64,
     /// The step has begun, and the values of its beginning are not known.
     is_new_step: bool,
 }
@@ -154,10 +146,6 @@ struct Known(BTreeMap<u64, Option<Series>>);
 struct Risen {
     of_known: f64,
     of_new: f64,
-    /// A series of the last look is gone.
-    has_lost: bool,
-    /// A new series is as large as the largest known one.
-    has_largest: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,8 +154,6 @@ struct Series {
     value: f64,
     /// It was half of that or less in the last look.
     fell: bool,
-    /// The last look had it.
-    is_there: bool,
 }
 
 /// Of the server and the queries, without its Secrets.
@@ -322,11 +308,6 @@ impl Counting {
         let (found, fault) = self.found(answered, times, age);
         let (_, at) = times;
         let may_pass = self.may_pass(&found, at);
-        if may_pass {
-            self.passable = at;
-        }
-        let waits_long = at.saturating_sub(self.passable) > SAID_AFTER;
-        let fault = fault.or_else(|| waits_long.then(|| UNCOUNTED.to_owned()));
         (found, OfQueries { hash: answered.hash(), fault, may_pass })
     }
 
@@ -348,8 +329,11 @@ impl Counting {
         match &answered.read {
             Ok(answers) => {
                 let found = self.advanced(&answered.queries, answers, (since, at), age);
-                let waits = whole(self.versions.candidate.gained.bad) > 0;
-                self.waits_since = self.waits_since.or(Some(at)).filter(|_| waits);
+                // Until then, bad requests wait with their own requests.
+                if let (Found::Counted { .. }, _) = &found {
+                    let waits = whole(self.versions.candidate.gained.bad) > 0;
+                    self.waits_since = self.waits_since.or(Some(at)).filter(|_| waits);
+                }
                 found
             }
             Err(why) => self.missing(why.clone()),
@@ -367,16 +351,10 @@ impl Counting {
         // What is known of a candidate of long ago is of pods that may be gone, or not be scraped just now.
         let is_old = is_new_step && since.saturating_sub(self.answered) > EARLIER;
         if is_old || self.asks_others(queries) {
-            *self = Self {
-                queries: Some(queries.clone()),
-                began: since,
-                counted: since,
-                passable: since,
-                ..Self::default()
-            };
+            *self = Self { queries: Some(queries.clone()), began: since, counted: since, ..Self::default() };
         }
         if is_new_step {
-            (self.counted, self.passable, self.waits_since) = (since, since, None);
+            (self.counted, self.waits_since) = (since, None);
         }
         self.answered = at;
         let counts_new = self.counts_new(at);
@@ -397,9 +375,13 @@ impl Counting {
         if (candidate.has_spoken || is_late) && answers.candidate.requests.now.is_empty() {
             return (Found::Incomplete, Some(without_series(of_candidate, candidate.has_spoken)));
         }
-        // It may have no requests. The candidate is counted all the same, because a limit may be enough.
         let is_silent = stable_must && answers.stable.requests.now.is_empty();
         let why = is_silent.then(|| without_series(of_stable, stable.has_spoken));
+        if is_silent && stable.has_spoken {
+            // It had requests. Without them, the candidate would be judged by itself.
+            return (Found::Incomplete, why);
+        }
+        // It may have no requests. The candidate is counted all the same, because a limit may be enough.
         if is_gap {
             return (Found::Pooled, why);
         }
@@ -449,17 +431,14 @@ impl Version {
         let goes_on = self.requests.goes_on(&requests.now);
         let [requests, bad] = [self.requests.advance(&requests.now), self.bad.advance(&bad.now)];
         let most = (requests.of_known * MOST_NEW).max(FEW_NEW);
-        // Not by the size of bad ones: before the first of them, any number is the largest.
-        let may_be_old = requests.has_lost || bad.has_lost || requests.has_largest;
-        let is_too_much = may_be_old && requests.of_new.max(bad.of_new) > most;
-        let counts_new = counts_new && goes_on && !is_too_much;
+        let counts_new = counts_new && goes_on && requests.of_new.max(bad.of_new) <= most;
         self.gained.requests += requests.counted(counts_new);
         self.gained.bad += bad.counted(counts_new);
     }
 
-    /// Whether no other version need wait for it.
+    /// Whether no other version need wait for it. Bad requests may be read before their requests.
     fn is_complete(&self) -> bool {
-        self.gained.requests > 0.0 || self.last == Some(0)
+        self.gained.requests > 0.0 || self.last == Some(0) && whole(self.gained.bad) == 0
     }
 
     /// The flow of what is gained. Bad requests without a request wait for the next ones. No more of them than requests
@@ -492,13 +471,6 @@ impl Known {
 
     fn advance(&mut self, now: &Counters) -> Risen {
         let mut risen = Risen::default();
-        for (series, last) in &mut self.0 {
-            if let Some(last) = last.as_mut().filter(|last| last.is_there && !now.contains_key(series)) {
-                last.is_there = false;
-                risen.has_lost = true;
-            }
-        }
-        let largest = self.0.values().flatten().map(|last| last.value).fold(0.0, f64::max);
         for (series, value) in now {
             let next = match self.0.get(series) {
                 Some(Some(last)) => {
@@ -509,7 +481,6 @@ impl Known {
                 Some(None) => Series::new(*value),
                 None => {
                     risen.of_new += value.max(0.0);
-                    risen.has_largest |= *value >= largest;
                     Series::new(*value)
                 }
             };
@@ -530,7 +501,7 @@ impl Risen {
 
 impl Series {
     fn new(value: f64) -> Self {
-        Self { value, fell: false, is_there: true }
+        Self { value, fell: false }
     }
 
     /// What it has gained, and what is known of it then.

@@ -83,8 +83,18 @@ fn the_first_error_and_a_new_pod_count_and_new_labels_of_all_series_do_not() {
     );
     assert_eq!(overlapped, (10.0, 0.0), "also while the old series is there");
     let all_fail =
-        gained([&[(1, 5_000.0)], &[(1, 5_000.0), (2, 150.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 150.0)]]);
-    assert_eq!(all_fail, (150.0, 150.0), "in one scrape");
+        gained([&[(1, 5_000.0)], &[(1, 5_000.0), (2, 100.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 100.0)]]);
+    assert_eq!(all_fail, (100.0, 100.0), "in one scrape");
+    let too_many =
+        gained([&[(1, 5_000.0)], &[(1, 5_010.0), (2, 20.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 101.0)]]);
+    assert_eq!(too_many, (10.0, 0.0), "the errors may be old ones");
+    // Pods are scraped one after the other, and get their new labels so.
+    let mut pods = Version { requests: known(&[(1, 9_000.0), (2, 5_000.0)]), ..Version::default() };
+    for now in [&[(3, 9_010.0)][..], &[(3, 9_010.0), (4, 5_010.0)]] {
+        let requests = Answer { before: None, now: series(now) };
+        pods.advance(&Answers { requests, bad: Answer::default() }, true);
+    }
+    assert_eq!(pods.gained.requests, 0.0, "of all their lives");
     let few = gained([&[(1, 100.0)], &[(1, 100.0), (2, 3.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 3.0)]]);
     assert_eq!(few, (3.0, 3.0), "all requests fail from now on");
     let of_a_predecessor = gained([&[], &[(2, 9_010.0)]], [&[(9, 0.0)], &[(9, 0.0), (5, 800.0)]]);
@@ -380,12 +390,15 @@ fn stable_without_series_is_waited_for_and_then_the_candidate_is_counted_and_it_
     // The pods of both were scraped, and now those of stable are not.
     let mut gone = counting((100.0, 0.0), Some((10.0, 0.0)));
     let (found, fault) = gone.found(&half(20.0), (100, 115), 15);
-    assert_eq!(found, Found::Pooled);
+    assert_eq!(found, Found::Incomplete);
     assert!(fault.unwrap().contains("no series any more for the Service chat: "));
     let back = gone.found(&looked((190.0, 0.0), Some((30.0, 0.0))), (115, 130), 30);
     assert_eq!(counts(back), Some([(90, 0), (20, 0)]), "of the same time");
-    let (found, _) = gone.found(&half(70.0), (130, 255), 155);
-    assert_eq!(counts((found, None)), Some([(0, 0), (40, 0)]));
+    for (candidate, at) in [(70.0, 255), (80.0, 270)] {
+        let (found, fault) = gone.found(&half(candidate), (130, at), at - 100);
+        assert_eq!(found, Found::Incomplete, "the candidate is not judged by itself");
+        assert!(fault.is_some());
+    }
 }
 
 /// Answers queries of a Service with a counter. That of requests has ten times the time of the query. That of the
@@ -604,10 +617,18 @@ fn only_the_first_look_of_a_step_asks_for_the_time_before() {
     assert!(!may_pass(looked((1_080.0, 0.0), Some((32.0, 11.0))), 330), "bad requests wait for requests");
     assert!(may_pass(looked((1_170.0, 0.0), Some((42.0, 11.0))), 345));
     assert!(may_pass(looked((1_172.0, 9.0), Some((52.0, 11.0))), 360), "those of stable may wait");
-    let said =
-        |at: i64| note(&next, looked((1_172.0, 9.0), Some((52.0, 11.0))), at).of_queries.unwrap().fault;
-    assert_eq!(said(375), None, "servers scrape less often than they are asked");
-    assert_eq!(said(465).as_deref(), Some("requests that were read are not counted yet"));
     looks.note("uid", &next, &Read { pods: Vec::new(), queries: None }, 375);
     assert_eq!(since(&next), Some(375), "the metric was taken away, and comes back");
+}
+
+/// The two are scraped by themselves, and of an idle version each is all that there is.
+#[test]
+fn bad_requests_that_are_read_before_their_requests_wait_for_them() {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    let at = |counting: &mut Counting, stable: f64, candidate: (f64, f64), at: i64| {
+        counts(counting.found(&looked((stable, 0.0), Some(candidate)), (at - 15, at), at))
+    };
+    assert_eq!(at(&mut counting, 110.0, (10.0, 0.0), 400), Some([(10, 0), (0, 0)]), "it is idle");
+    assert_eq!(at(&mut counting, 120.0, (10.0, 60.0), 415), None);
+    assert_eq!(at(&mut counting, 130.0, (70.0, 60.0), 430), Some([(20, 0), (60, 60)]));
 }
