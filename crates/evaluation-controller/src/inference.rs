@@ -20,8 +20,8 @@ pub(crate) struct InferenceView {
     pub(crate) served_model_name: Option<String>,
     /// Digest of the fields that decide how it answers.
     pub(crate) version: String,
-    /// Its pods have labels or annotations of the spec.
-    pub(crate) has_pod_metadata: bool,
+    /// The spec gives its pods labels.
+    pub(crate) has_pod_labels: bool,
     pub(crate) status: AIInferenceStatus,
 }
 
@@ -47,7 +47,6 @@ struct SpecParts {
     env: Value,
     volumes: Value,
     pod_labels: Value,
-    pod_annotations: Value,
 }
 
 impl SpecParts {
@@ -64,7 +63,6 @@ impl SpecParts {
             env,
             volumes,
             pod_labels: _,
-            pod_annotations: _,
         } = self;
         let decides = json!([
             served_model_name,
@@ -95,9 +93,9 @@ impl From<Parts> for InferenceView {
             ..AIInferenceStatus::default()
         };
         let version = spec.version();
-        let has_pod_metadata = !spec.pod_labels.is_null() || !spec.pod_annotations.is_null();
+        let has_pod_labels = !spec.pod_labels.is_null();
         let served_model_name = spec.served_model_name;
-        Self { metadata: narrow(metadata), served_model_name, version, has_pod_metadata, status }
+        Self { metadata: narrow(metadata), served_model_name, version, has_pod_labels, status }
     }
 }
 

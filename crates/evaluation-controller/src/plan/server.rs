@@ -268,12 +268,12 @@ fn spec(scene: &Scene<'_>, side: Side, resolved: &ResolvedSide) -> Result<Value,
         ("serviceAccountName", json!(spec.pods.service_account_name)),
         ("helperResources", json!(spec.pods.helper_resources)),
     ];
-    // What keeps a run on its node is added to its Job alone.
-    let metadata = [("podLabels", &spec.pods.pod_labels), ("podAnnotations", &spec.pods.pod_annotations)];
-    // Builds before these fields were passed on have made servers without them. To add them restarts an engine in its run.
-    let is_older = scene.observed.server(side).own().is_some_and(|server| !server.has_pod_metadata);
-    let metadata = metadata.into_iter().filter(|(_, given)| !given.is_empty() && !is_older);
-    fields.extend(metadata.map(|(field, given)| (field.to_owned(), json!(given))));
+    // An admission policy may demand labels of each pod. Builds before this field was passed on have made servers without
+    // it, and to add it restarts an engine in its run. Annotations are those of runs.
+    let is_older = scene.observed.server(side).own().is_some_and(|server| !server.has_pod_labels);
+    if !spec.pods.pod_labels.is_empty() && !is_older {
+        fields.insert("podLabels".to_owned(), json!(spec.pods.pod_labels));
+    }
     let is_set = |value: &Value| !value.is_null() && value.as_array().is_none_or(|items| !items.is_empty());
     let set = optional.into_iter().filter(|(_, value)| is_set(value));
     fields.extend(set.map(|(field, value)| (field.to_owned(), value)));

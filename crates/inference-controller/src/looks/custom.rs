@@ -9,12 +9,13 @@
 //! | it fell otherwise: another replica of the server is behind | nothing, until it is above its largest value |
 //! | it is new | its value: a new pod, or the first error |
 //! | it is new in the first two minutes of the queries: it may be old | nothing |
-//! | it is new, with over 100 and over ten times what the known ones gained: it may have new labels | nothing |
+//! | it is new, and new series have over 100 requests and over ten times what the known ones gained | nothing |
 //! | it is new, and no series is known any more: all have new labels | nothing |
 //! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
 //!
 //! Where stable never had a series in the step, the candidate is counted after two minutes, and a text says so. Where the
-//! candidate has none, or stable none any more, nothing is counted.
+//! candidate has none, or stable none any more though it had requests when they were counted last, nothing is counted.
+//! After new series that are not counted, the candidate does not pass for two minutes.
 //!
 //! So queries must keep a label of each pod. One number for all of them would fall with each pod that goes, and rise by
 //! all that it has ever counted when it comes back.
@@ -113,6 +114,8 @@ pub(super) struct Counting {
     missed: u32,
     /// Since when bad requests of the candidate wait.
     waits_since: Option<i64>,
+    /// When new series of the candidate were not counted last, as they may be old.
+    left_out: Option<i64>,
     /// The step has begun, and the values of its beginning are not known.
     is_new_step: bool,
 }
@@ -314,7 +317,8 @@ impl Counting {
     /// Whether a canary may go on. Bad requests that wait for their requests would be lost with the step. Those of
     /// stable only make a pass harder. Where there are always more bad ones than requests, some would wait for ever.
     fn may_pass(&self, found: &Found, at: i64) -> bool {
-        let waits = self.waits_since.is_some_and(|since| at.saturating_sub(since) < POOLED_FOR);
+        let is_recent = |since: i64| at.saturating_sub(since) < POOLED_FOR;
+        let waits = self.waits_since.is_some_and(is_recent) || self.left_out.is_some_and(is_recent);
         matches!(found, Found::Counted { .. }) && self.counts_new(at) && !waits
     }
 
@@ -360,7 +364,9 @@ impl Counting {
         let counts_new = self.counts_new(at);
         let Tracks { stable, candidate } = &mut self.versions;
         stable.advance(&answers.stable, counts_new);
-        candidate.advance(&answers.candidate, counts_new);
+        if !candidate.advance(&answers.candidate, counts_new) {
+            self.left_out = Some(at);
+        }
         // The server has answered. So long a gap before it is no interval: as with the counters of pods.
         let is_gap = std::mem::take(&mut self.missed) >= MISSING_AFTER;
         if is_gap {
@@ -421,7 +427,8 @@ impl Counting {
 }
 
 impl Version {
-    fn advance(&mut self, Answers { requests, bad }: &Answers, counts_new: bool) {
+    /// Whether new series were counted, if there are any that might have to be.
+    fn advance(&mut self, Answers { requests, bad }: &Answers, counts_new: bool) -> bool {
         for (known, answer) in [(&mut self.requests, requests), (&mut self.bad, bad)] {
             if let Some(before) = &answer.before {
                 known.begin(before);
@@ -431,9 +438,12 @@ impl Version {
         let goes_on = self.requests.goes_on(&requests.now);
         let [requests, bad] = [self.requests.advance(&requests.now), self.bad.advance(&bad.now)];
         let most = (requests.of_known * MOST_NEW).max(FEW_NEW);
-        let counts_new = counts_new && goes_on && requests.of_new.max(bad.of_new) <= most;
-        self.gained.requests += requests.counted(counts_new);
-        self.gained.bad += bad.counted(counts_new);
+        // Bad ones may be read before their requests, so they say nothing of it.
+        let is_too_much = requests.of_new > most;
+        let counts_all = counts_new && goes_on && !is_too_much;
+        self.gained.requests += requests.counted(counts_all);
+        self.gained.bad += bad.counted(counts_all);
+        !(counts_new && goes_on && is_too_much)
     }
 
     /// Whether no other version need wait for it. Bad requests may be read before their requests.

@@ -85,9 +85,11 @@ fn the_first_error_and_a_new_pod_count_and_new_labels_of_all_series_do_not() {
     let all_fail =
         gained([&[(1, 5_000.0)], &[(1, 5_000.0), (2, 100.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 100.0)]]);
     assert_eq!(all_fail, (100.0, 100.0), "in one scrape");
+    let early = gained([&[(1, 5_000.0)], &[(1, 5_000.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 150.0)]]);
+    assert_eq!(early, (0.0, 150.0), "the errors are read before their requests");
     let too_many =
-        gained([&[(1, 5_000.0)], &[(1, 5_010.0), (2, 20.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 101.0)]]);
-    assert_eq!(too_many, (10.0, 0.0), "the errors may be old ones");
+        gained([&[(1, 5_000.0)], &[(1, 5_010.0), (2, 101.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 101.0)]]);
+    assert_eq!(too_many, (10.0, 0.0), "they may be old ones");
     // Pods are scraped one after the other, and get their new labels so.
     let mut pods = Version { requests: known(&[(1, 9_000.0), (2, 5_000.0)]), ..Version::default() };
     for now in [&[(3, 9_010.0)][..], &[(3, 9_010.0), (4, 5_010.0)]] {
@@ -631,4 +633,20 @@ fn bad_requests_that_are_read_before_their_requests_wait_for_them() {
     assert_eq!(at(&mut counting, 110.0, (10.0, 0.0), 400), Some([(10, 0), (0, 0)]), "it is idle");
     assert_eq!(at(&mut counting, 120.0, (10.0, 60.0), 415), None);
     assert_eq!(at(&mut counting, 130.0, (70.0, 60.0), 430), Some([(20, 0), (60, 60)]));
+}
+
+/// Perhaps all requests fail from now on. The next scrapes say it.
+#[test]
+fn a_candidate_does_not_pass_right_after_new_series_that_are_not_counted() {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    counting.began = -1_000;
+    let look = |counting: &mut Counting, stable: f64, new: f64, at: i64| {
+        let mut looked = looked((stable, 0.0), Some((20.0, 0.0)));
+        let answers = looked.read.as_mut().unwrap();
+        answers.candidate.requests.now.insert(77, new);
+        counting.look(&looked, (at - 15, at), at).1.may_pass
+    };
+    assert!(!look(&mut counting, 110.0, 150.0, 400));
+    assert!(!look(&mut counting, 120.0, 160.0, 415));
+    assert!(look(&mut counting, 130.0, 170.0, 520));
 }

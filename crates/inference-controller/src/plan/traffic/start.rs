@@ -10,7 +10,10 @@ use api::{
     reasons,
 };
 use jiff::Timestamp;
-use workload::time::remaining;
+use workload::{
+    time::remaining,
+    views::pod::{Container, ContainerState},
+};
 
 use super::{
     super::conditions::Assessment,
@@ -79,10 +82,11 @@ pub(super) fn start(
 /// Why pods or the Service of the candidate do not exist. What is refused of its other children keeps no pod back.
 fn refused(observed: &Observed) -> Option<String> {
     let version = observed.candidate.as_ref()?;
-    let lacks_a_child = version.service.is_none() || version.pods().next().is_none();
-    let (reason, message) = observed.apart.get(report::CANDIDATE).filter(|_| lacks_a_child)?;
-    // Of another manager: what is written is there, and is changed again.
-    (*reason != reasons::FIELD_CONFLICT).then(|| message.clone())
+    let has_pods = version.pods().next().is_some();
+    let (reason, message) = observed.apart.get(report::CANDIDATE)?;
+    // What another manager changes again is there, but for pods that it takes away.
+    let lacks_a_child = !has_pods || version.service.is_none() && *reason != reasons::FIELD_CONFLICT;
+    lacks_a_child.then(|| message.clone())
 }
 
 /// A container that has ended runs again, and may do so for long before it ends again.
@@ -90,6 +94,9 @@ fn has_restarted(observed: &Observed) -> bool {
     let mut pods = observed.candidate.iter().flat_map(|version| version.pods());
     pods.any(|pod| {
         let mut containers = pod.init_containers.iter().chain(&pod.containers);
-        !pod.is_ready && containers.any(|container| container.restart_count > 0)
+        let is_over =
+            |state: &ContainerState| state.terminated.as_ref().is_some_and(|end| end.exit_code == 0);
+        let runs_again = |one: &Container| one.restart_count > 0 && !one.ready && !is_over(&one.state);
+        !pod.is_ready && containers.any(runs_again)
     })
 }

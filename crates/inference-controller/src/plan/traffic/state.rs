@@ -227,7 +227,7 @@ fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp)
         let pods = scaled(0, &status, share, seen);
         return Next { promoted, ..with_seen(status, share, pods, seen, None) };
     }
-    let replicas = step.map_or(canary.replicas.max(seen.candidate.all), |step| step.replicas);
+    let replicas = step.map_or(canary.replicas.max(seen.candidate.staying), |step| step.replicas);
     Next { promoted, ..with_seen(status, share, Wanted::Replicas(replicas), seen, None) }
 }
 
