@@ -20,6 +20,9 @@ use crate::{
 /// Steps of a canary, at most.
 pub const MAX_STEPS: usize = 16;
 
+/// Gateways of an HTTPRoute, at most.
+const MOST_PARENTS: usize = 32;
+
 /// Default of `minSeconds` of a step.
 pub const DEFAULT_STEP_SECONDS: i32 = 300;
 
@@ -601,6 +604,35 @@ pub struct RouteStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub address: Option<String>,
+
+    /// The Gateways of the route, and which of them has accepted it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MOST_PARENTS))]
+    pub parents: Vec<RouteParentStatus>,
+}
+
+/// What a Gateway says of the route.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteParentStatus {
+    /// Name of the Gateway.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub name: String,
+
+    /// Its namespace.
+    #[serde(default)]
+    #[schemars(length(max = 63))]
+    pub namespace: String,
+
+    /// Listener of the Gateway that the route names. Absent: all that allow the route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub section_name: Option<String>,
+
+    /// Whether it has accepted the present rules and found the Services.
+    #[serde(default)]
+    pub accepted: bool,
 }
 
 fn one() -> i32 {

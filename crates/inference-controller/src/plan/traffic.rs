@@ -326,15 +326,13 @@ impl Traffic {
         let inference = &observed.inference;
         let name = inference.metadata.name.as_deref().unwrap_or_default();
         let accepted = answer_of(observed) == Some(Answer::Accepted);
-        let of_gateway = inference.spec.gateway.as_ref().map(|gateway| RouteStatus {
-            name: names::route(name),
-            accepted,
-            address: route::address(inference, gateway),
+        let of_gateway = inference.spec.gateway.as_ref();
+        let of_gateway = of_gateway.map(|gateway| (names::route(name), route::address(inference, gateway)));
+        let referred = inference.spec.route_ref.as_ref().map(|known| (known.name.clone(), None));
+        let route = of_gateway.or(referred).map(|(name, address)| {
+            let parents = stored(observed).map(|route| route::of_parents(route, asked(observed, route)));
+            RouteStatus { name, accepted, address, parents: parents.unwrap_or_default() }
         });
-        let referred = inference.spec.route_ref.as_ref();
-        let referred =
-            referred.map(|known| RouteStatus { name: known.name.clone(), accepted, address: None });
-        let route = of_gateway.or(referred);
         AIInferenceStatus {
             route,
             canary: self.canary.clone(),
@@ -531,14 +529,21 @@ fn seen_routes(observed: &Observed) -> Option<Routes> {
 
 /// What the gateways say about the routes that have the shares. `None`: there is no HTTPRoute.
 fn answer_of(observed: &Observed) -> Option<Answer> {
-    let is_foreign = observed.inference.spec.route_ref.is_some();
     let stored = stored(observed)?;
-    let http = answer(stored, if is_foreign { referred::asked(stored) } else { Asked::All });
+    let http = answer(stored, asked(observed, stored));
     let pools = pool::refused(observed).unwrap_or(Answer::Accepted);
     let http = if http == Answer::Accepted { pools } else { http };
     let grpc = grpc_of(&observed.inference).filter(|_| !observed.has_no_grpc_routes);
     let grpc = grpc.map(|_| observed.grpc_route.as_ref().map_or(Answer::Missing, grpc::answer));
     Some(if http == Answer::Accepted { grpc.unwrap_or(http) } else { http })
+}
+
+/// Of a route of the user, `ResolvedRefs` may speak of other rules.
+fn asked(observed: &Observed, stored: &HttpRoute) -> Asked {
+    match observed.inference.spec.route_ref {
+        Some(_) => referred::asked(stored),
+        None => Asked::All,
+    }
 }
 
 /// The gateways have accepted the HTTPRoute, and one of them has not answered for the GRPCRoute.

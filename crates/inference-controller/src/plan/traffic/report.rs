@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use api::{
-    aiinference::traffic::{Canary, CanaryPhase, CanaryStatus, RouteRef},
+    aiinference::traffic::{Canary, CanaryPhase, CanaryStatus},
     aiinference::{AIInferenceSpec, Phase},
-    conditions,
-    labels::MANAGED_BY,
-    reasons,
+    conditions, reasons,
 };
 use jiff::Timestamp;
 use runtime::write::{
@@ -15,20 +13,17 @@ use runtime::write::{
     events::{Note, Severity},
 };
 
-use workload::time::remaining;
-
 use verdict::judge::Reason;
 
+pub(super) use self::traffic_ready::UNANSWERED;
+use self::traffic_ready::{refusals, traffic_ready, unanswered};
 use super::{
     super::conditions::Assessment, analysis::Analysed, answer_of, drain, gate::Evaluated, keeps_requests,
-    referred::unfit, route::Answer, state::Share, stored, waits_for_grpc,
+    route::Answer, state::Share,
 };
-use crate::{
-    objects::gateway_api::http_route::HttpRoute,
-    observe::{Observed, grpc_of, pool_of},
-    validate::Invalid,
-    versions::overlaid,
-};
+use crate::{observe::Observed, validate::Invalid, versions::overlaid};
+
+mod traffic_ready;
 
 /// What a child apart is, in its refusals.
 pub(crate) const ROUTE: &str = "the HTTPRoute";
@@ -59,7 +54,7 @@ pub(super) fn verdicts(
     let spec = &observed.inference.spec;
     // Of the HTTPRoute of `spec.routeRef`, this says only whether a candidate can get a share.
     let is_shared = spec.gateway.is_some() || spec.route_ref.is_some() && canary.is_some();
-    let mut traffic = is_shared.then(|| traffic_ready(observed));
+    let mut traffic = is_shared.then(|| traffic_ready(observed, canary));
     let unanswered = traffic.as_ref().and_then(|verdict| unanswered(verdict, observed, now));
     if unanswered.is_some()
         && let Some(verdict) = &mut traffic
@@ -73,126 +68,6 @@ pub(super) fn verdicts(
         verdicts.push(healthy(observed, status, known));
     }
     (verdicts, unanswered)
-}
-
-/// A gateway needs some time for each change of its rules, and serves by the last ones meanwhile.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
-pub(super) const UNANSWERED: &str = "the present rules of the route are not answered";
-
-/// A fact while the route may still be answered, and for how long.
-fn unanswered(verdict: &Verdict, observed: &Observed, now: Timestamp) -> Option<(String, Duration)> {
-    let status = observed.inference.status.as_ref()?;
-    let mut known = status.conditions.iter().filter(|known| known.type_ == conditions::TRAFFIC_READY);
-    let was_accepted = known.any(|known| known.status == "True");
-    let is_missing = verdict.reason == reasons::ROUTE_NOT_OBSERVED && stored(observed).is_some();
-    let since = observed.facts.get(UNANSWERED).copied().unwrap_or(now);
-    let wait = remaining(ANSWERED_WITHIN, since, now).filter(|_| was_accepted && is_missing)?;
-    Some((UNANSWERED.to_owned(), wait))
-}
-
-/// A condition of Envoy Gateway.
-const OVERLAP: &str = "RouteRulesOverlap";
-/// Of a gateway, in bytes.
-const LONGEST_WORDS: usize = 512;
-
-const NO_GRPC_ROUTES: &str =
-    "; gRPC has no route until the cluster serves GRPCRoutes (gateway.networking.k8s.io/v1)";
-
-/// Why a route or its shares could not be written.
-fn refusal(observed: &Observed) -> Option<&(&'static str, String)> {
-    refusals(observed).next()
-}
-
-/// Of the routes that the object should have. What was said about others stays known, and means nothing.
-fn refusals(observed: &Observed) -> impl Iterator<Item = &(&'static str, String)> {
-    // Of a kind that was removed, nothing is written that could heal a refusal.
-    let has_grpc = grpc_of(&observed.inference).is_some() && !observed.has_no_grpc_routes;
-    let has_pools = pool_of(&observed.inference).is_some();
-    let has_route = observed.inference.spec.gateway.is_some();
-    let written = [
-        has_route.then_some(ROUTE),
-        has_pools.then_some(POOLS),
-        has_grpc.then_some(GRPC_ROUTE),
-        (!has_route).then_some(WEIGHTS),
-    ];
-    written.into_iter().flatten().filter_map(|what| observed.apart.get(what))
-}
-
-fn traffic_ready(observed: &Observed) -> Verdict {
-    let fails = |reason, message| verdict(conditions::TRAFFIC_READY, false, reason, message);
-    let inference = &observed.inference;
-    let reference = inference.spec.route_ref.as_ref();
-    if observed.has_no_routes {
-        let field = if reference.is_some() { "routeRef" } else { "gateway" };
-        let message = format!(
-            "the cluster does not serve HTTPRoutes (gateway.networking.k8s.io/v1); install the Gateway API, or remove \
-             spec.{field}"
-        );
-        return fails(reasons::GATEWAY_API_NOT_INSTALLED, message);
-    }
-    if pool_of(inference).is_some() && observed.has_no_pools {
-        let message = "the cluster does not serve InferencePools (inference.networking.k8s.io/v1), and the route leads to \
-                       the Services; install the Gateway API Inference Extension, or remove spec.gateway.inferencePool";
-        return fails(reasons::INFERENCE_POOL_NOT_INSTALLED, message.to_owned());
-    }
-    if let Some((reason, message)) = refusal(observed) {
-        return fails(reason, message.clone());
-    }
-    let Some(stored) = stored(observed) else {
-        let message = match reference {
-            Some(RouteRef { name, .. }) => {
-                format!(
-                    "HTTPRoute {name} of spec.routeRef does not exist in this namespace, or has the label \
-                     {MANAGED_BY} of this controller; create it, or remove the label"
-                )
-            }
-            None => "the HTTPRoute is being created".to_owned(),
-        };
-        return fails(reasons::ROUTE_NOT_OBSERVED, message);
-    };
-    if let Some(message) = reference.and_then(|reference| unfit(inference, reference, stored)) {
-        return fails(reasons::BACKEND_NOT_RESOLVED, message);
-    }
-    let gateways: Vec<&str> = stored.spec.parent_refs.iter().map(|parent| &*parent.name).collect();
-    let gateways = gateways.join(", ");
-    match answer_of(observed).unwrap_or(Answer::Missing) {
-        Answer::Accepted => {
-            let without = match grpc_of(inference).is_some() {
-                true if observed.has_no_grpc_routes => NO_GRPC_ROUTES,
-                true | false => "",
-            };
-            let overlap = overlap(stored);
-            let message = format!("accepted by Gateway {gateways}{without}{overlap}");
-            verdict(conditions::TRAFFIC_READY, true, reasons::ROUTE_ACCEPTED, message)
-        }
-        Answer::Missing if waits_for_grpc(observed) => fails(
-            reasons::ROUTE_NOT_OBSERVED,
-            format!(
-                "not all gateways ({gateways}) have answered for the GRPCRoute; check that they serve the kind, or remove \
-                 spec.gateway.grpc"
-            ),
-        ),
-        Answer::Missing => fails(
-            reasons::ROUTE_NOT_OBSERVED,
-            format!(
-                "not all gateways ({gateways}) have answered for the present rules; check that they exist, and that a \
-                 controller serves their class"
-            ),
-        ),
-        Answer::Refused { reason, message } => fails(reason, message),
-    }
-}
-
-/// A gateway may say that another route has the same rules. Requests then reach the older one.
-fn overlap(stored: &HttpRoute) -> String {
-    let said = stored.status.parents.iter().flat_map(|said| &said.conditions);
-    let mut overlaps = said.filter(|known| {
-        known.type_ == OVERLAP
-            && known.status == "True"
-            && known.observed_generation >= stored.metadata.generation
-    });
-    let words = overlaps.next().map(|known| format!("; {OVERLAP}: {}", known.message));
-    text::cut(words.unwrap_or_default(), LONGEST_WORDS)
 }
 
 fn progressing(
@@ -327,11 +202,18 @@ const OF_EVALUATION: [&str; 5] = [
     reasons::EVALUATION_MODEL_UNKNOWN,
 ];
 
+/// How many requests of the candidate run, and until when they may.
 fn running(observed: &Observed, status: &CanaryStatus) -> String {
-    match drain::running(observed, status) {
+    let Some(since) = &status.draining_since else { return String::new() };
+    let running = match drain::running(observed, status) {
         Some(requests) => format!("; {requests} still run"),
         None => String::new(),
-    }
+    };
+    let seconds = drain::longest(observed).as_secs().cast_signed();
+    let until = Timestamp::from_second(since.0.as_second().saturating_add(seconds));
+    // A time, not what is left of it: the words stay, and the status is not written each second.
+    let until = until.map(|until| format!("; the pods end at {until} at the latest"));
+    format!("{running}{}", until.unwrap_or_default())
 }
 
 /// The weights of a route that could not be written.

@@ -2,10 +2,12 @@
 //!
 //! The whole route is this controller's, because `rules` is one list with one owner.
 
+use std::slice;
+
 use api::{
     aiinference::{
         AIInference, Engine,
-        traffic::{Gateway, HeaderMatch, ParentGateway, Pin},
+        traffic::{Gateway, HeaderMatch, ParentGateway, Pin, RouteParentStatus},
     },
     reasons,
 };
@@ -280,6 +282,18 @@ pub(super) enum Asked {
 /// What all gateways of the stored route say about its present generation.
 pub(super) fn answer(stored: &HttpRoute, asked: Asked) -> Answer {
     answered(&stored.metadata, &stored.spec.parent_refs, &stored.status, asked)
+}
+
+/// What each gateway of the stored route says.
+pub(super) fn of_parents(stored: &HttpRoute, asked: Asked) -> Vec<RouteParentStatus> {
+    let HttpRoute { metadata, spec, status } = stored;
+    let of = |parent: &ParentRef| RouteParentStatus {
+        name: parent.name.clone(),
+        namespace: parent.namespace.clone().or_else(|| metadata.namespace.clone()).unwrap_or_default(),
+        section_name: parent.section_name.clone(),
+        accepted: answered(metadata, slice::from_ref(parent), status, asked) == Answer::Accepted,
+    };
+    spec.parent_refs.iter().map(of).collect()
 }
 
 /// As `answer`, of a route of either kind.

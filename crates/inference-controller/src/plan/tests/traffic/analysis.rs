@@ -353,3 +353,51 @@ fn the_third_loss_is_a_crash_where_an_engine_has_ended_and_unready_where_none_ha
         assert_eq!(rollback(&other), ("CandidateUnready".to_owned(), lost.to_owned()));
     }
 }
+
+/// An older route with the same rules gets all requests, and Contour does not say so.
+#[test]
+fn a_route_that_brings_no_request_for_minutes_is_named_and_its_gateways_with_their_answers() {
+    let message_after = |seconds: i64, requests: u64| {
+        let mut scene = analysing(READY);
+        let counted = |requests| verdict::interval::Flow {
+            arrivals: requests,
+            ended: verdict::interval::Counts::new(requests, 0).unwrap(),
+            ..Default::default()
+        };
+        let flows = verdict::interval::Tracks { stable: counted(requests), candidate: counted(0) };
+        let since = at(-400);
+        scene.observe(|observed| {
+            let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
+            status.canary.as_mut().unwrap().step_started_at =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(since));
+            let until = since.as_second() + seconds;
+            observed.looking.looks = vec![crate::looks::Look {
+                step_since: since.as_second(),
+                at: until,
+                ended: until,
+                ready_pods: Default::default(),
+                requests: None,
+                metrics: [(
+                    api::aiinference::analysis::MetricName::ErrorRate,
+                    crate::looks::Found::Counted { flows, bound: None },
+                )]
+                .into(),
+                tokens: None,
+                fault: None,
+                of_queries: None,
+            }];
+        });
+        let plan = scene.plan();
+        let parents = plan.status.route.clone().unwrap().parents;
+        assert_eq!(
+            serde_json::to_value(parents).unwrap(),
+            serde_json::json!([{"name": "public", "namespace": "demo", "accepted": true}])
+        );
+        condition(&plan, "TrafficReady").2
+    };
+    let accepted = "accepted by Gateway public";
+    assert_eq!(message_after(299, 0), accepted, "not yet");
+    assert_eq!(message_after(300, 1), accepted, "requests come");
+    let silent = format!("{accepted}; no request of either version has ended since {}: ", at(-400));
+    assert!(message_after(300, 0).starts_with(&silent), "{}", message_after(300, 0));
+}
