@@ -9,7 +9,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, ModelStore, ModelVolume, source};
+use super::{Engine, ModelLoader, ModelStore, ModelVolume, source};
 use crate::{
     pods::{
         EnvVar, PodOptions, Resources, Scheduling,
@@ -395,6 +395,10 @@ pub struct Server {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_store: Option<ModelStore>,
 
+    /// Environment and resources of the loader, and the files that it copies from a hub. Default: those of an AIInference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_loader: Option<ModelLoader>,
+
     /// Volume of a copied model. Default: the node's disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_volume: Option<ModelVolume>,
@@ -417,6 +421,7 @@ impl Default for Server {
             resources: None,
             warmup_timeout_seconds: None,
             model_store: None,
+            model_loader: None,
             model_volume: None,
             scheduling: None,
         }

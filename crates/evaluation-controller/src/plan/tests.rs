@@ -502,6 +502,20 @@ fn a_server_has_the_time_that_its_model_needs_to_warm_up() {
 }
 
 /// An admission policy demands them of all pods.
+/// Two models of a hub may both have weights in several formats.
+#[test]
+fn a_server_copies_the_files_of_a_hub_that_the_evaluation_asks_for() {
+    let loader =
+        json!({"exclude": ["original/"], "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]});
+    let loader_of = |fields: &Value| {
+        let plan = planned(&observed(evaluation(fields)));
+        let Some(Child::Server(_, rendered)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
+        rendered.spec["modelLoader"].clone()
+    };
+    assert_eq!(loader_of(&json!({"server": {"modelLoader": loader}})), loader);
+    assert_eq!(loader_of(&json!({})), Value::Null);
+}
+
 #[test]
 fn a_server_has_the_labels_of_the_pods_and_not_the_annotations_of_runs() {
     let spec = |fields: &Value| {
