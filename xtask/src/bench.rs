@@ -19,7 +19,14 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
     }
     // The meter shares the machine with what it measures, so it is optimized itself.
     succeed(&mut cargo(["build", "--profile", "meter", "--locked", "--package", "bench"]))?;
-    let mut bench = Command::new(target_folder()?.join("meter/bench"));
+    let program = target_folder()?.join("meter/bench");
+    let mut bench = if answers_for_engines(&args.args) {
+        // Nothing can be fetched from there.
+        local_cluster::tools::ensure()?;
+        local_cluster::own_network::command(&program)
+    } else {
+        Command::new(program)
+    };
     without_cargos_variables(&mut bench);
     if let Some(program) = measured_program(&args.args) {
         bench.env("BENCH_PROGRAM", images::build_released(program)?);
@@ -28,6 +35,12 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
         bench.env("XDG_STATE_HOME", MEMORY);
     }
     succeed(bench.args(&args.args))
+}
+
+/// Engines of simulated pods are read.
+fn answers_for_engines(args: &[OsString]) -> bool {
+    let has = |option: &str| args.iter().any(|arg| arg.to_string_lossy().starts_with(option));
+    args.first().is_some_and(|arg| arg == "inference") && has("--canaries") && !has("--help")
 }
 
 /// Neither a question for help nor a program that is there already needs a build of several minutes.
@@ -48,6 +61,17 @@ fn measured_program(args: &[OsString]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_bench_that_answers_for_engines_has_a_network_apart() {
+        let answers =
+            |args: &[&str]| answers_for_engines(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        assert!(answers(&["inference", "--canaries", "100"]) && answers(&["inference", "--canaries=5"]));
+        assert!(
+            !answers(&["inference", "--count", "100"]) && !answers(&["inference", "--canaries=5", "--help"])
+        );
+        assert!(!answers(&["scaler"]) && !answers(&[]));
+    }
 
     #[test]
     fn a_released_program_is_built_only_where_it_is_measured() {

@@ -61,7 +61,7 @@ pub use crate::{
     controller::Controller,
     error::{Error, explained},
     folder::Folder,
-    machine::network::HUB as HUB_ADDRESS,
+    machine::{network::HUB as HUB_ADDRESS, own_network},
     spec::{ClusterSpec, Detail, NodeClock, NodePool, RealNodes},
     supervisor::protocol::{ComponentState, ComponentStatus, Phase, Service, Status},
 };

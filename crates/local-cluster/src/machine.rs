@@ -3,5 +3,6 @@
 pub(crate) mod files;
 pub(crate) mod namespaces;
 pub(crate) mod network;
+pub mod own_network;
 pub(crate) mod ports;
 pub(crate) mod process;

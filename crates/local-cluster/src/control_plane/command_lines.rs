@@ -167,7 +167,7 @@ pub(crate) fn kwok(folder: &Folder, spec: &ClusterSpec) -> CommandLine {
         .set("manage-nodes-with-label-selector", format_args!("{MANAGED_LABEL}=true"))
         .set("node-ip", "127.0.0.1")
         .set("node-lease-duration-seconds", spec.clock.lease.as_secs())
-        .set("cidr", "10.100.0.0/16")
+        .set("cidr", network::SIMULATED_PODS)
         .set("node-name", KWOK);
     command_line(folder, spec, KWOK, flags)
 }

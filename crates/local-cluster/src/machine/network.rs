@@ -14,6 +14,8 @@ pub const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(crate) const REGISTRY_PORT: u16 = 5000;
 /// Every pod of every real node.
 pub(crate) const PODS: &str = "10.78.0.0/16";
+/// Every simulated pod.
+pub(crate) const SIMULATED_PODS: &str = "10.100.0.0/16";
 /// More than a machine has memory for, and fewer than there are addresses.
 pub(crate) const MOST_NODES: u32 = 50;
 

@@ -1,19 +1,25 @@
 //! Canaries at rest, and while the engines of both versions are asked: what they cost in CPU time and requests.
 //!
-//! The gateway is a stand-in that accepts every route. Simulated pods have addresses of the loopback interface, and one
-//! server of this meter answers for all their engines. Both use CPU time of the meter, none of the controller.
+//! The gateway is a stand-in that accepts every route. The network of this meter has the addresses of all simulated pods,
+//! and one server of it answers for all their engines. Both use CPU time of the meter, none of the controller.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use api::aiinference::{AIInference, traffic::CanaryPhase};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
-use local_cluster::gateway::HTTP_ROUTES;
+use local_cluster::{gateway::HTTP_ROUTES, own_network};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -43,14 +49,15 @@ const MARKED_WITHIN: Duration = Duration::from_secs(45);
 const MEASURED: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(programs: &Programs, count: u32) -> anyhow::Result<()> {
+    own_network::take_addresses_of_pods()?;
     let began = machine::condition()?;
     let (plane, _) = start_with(programs, "canaries", 2 * count, Some(HTTP_ROUTES)).await?;
     let mut stand_ins = JoinSet::new();
     stand_ins.spawn(accept_routes(plane.client.clone()));
-    stand_ins.spawn(answer_as_engines());
+    let scrapes = Arc::<AtomicU64>::default();
+    stand_ins.spawn(answer_as_engines(Arc::clone(&scrapes)));
 
     let mut rest = of_phase(&plane, "at rest", CanaryPhase::AwaitingApproval).await?;
-    create_endpoints(&plane, count).await?;
     create(&plane, count).await?;
     failed_or(&mut stand_ins, rest.until(count as usize, patience(4 * count))).await?;
     tokio::time::sleep(MARKED_WITHIN).await;
@@ -59,7 +66,10 @@ pub(super) async fn run(programs: &Programs, count: u32) -> anyhow::Result<()> {
     let mut asked = of_phase(&plane, "analysed", CanaryPhase::Analysing).await?;
     analyse(&plane, count).await?;
     failed_or(&mut stand_ins, asked.until(count as usize, patience(count))).await?;
+    let before = scrapes.load(Ordering::Relaxed);
     let analysing = failed_or(&mut stand_ins, measured(&plane)).await?;
+    let scrapes = scrapes.load(Ordering::Relaxed).saturating_sub(before);
+    ensure!(scrapes > 0, "no engine was read while {count} canaries were analysed, so nothing was measured");
     let resident = machine::peak_resident_mib(plane.controller().await?)?;
     plane.cluster.stop().await?;
 
@@ -77,6 +87,10 @@ pub(super) async fn run(programs: &Programs, count: u32) -> anyhow::Result<()> {
         Figure::new(
             "requests in a minute while analysed, of each",
             per_minute(&analysing.requests) / f64::from(count),
+        ),
+        Figure::new(
+            "scrapes of engines in a minute, of each",
+            60.0 * scrapes as f64 / seconds as f64 / f64::from(count),
         ),
         Figure::new("resident memory of the controller at its peak, MiB", resident),
         Figure::new("cores used by other processes at rest", at_rest.stranger_cores),
@@ -152,25 +166,6 @@ async fn create(plane: &Plane, count: u32) -> anyhow::Result<()> {
         .await
 }
 
-/// Kubernetes writes no EndpointSlice with addresses of loopback, which these pods have. Before a share rises, the controller
-/// reads that there is a ready endpoint; its address is never called.
-async fn create_endpoints(plane: &Plane, count: u32) -> anyhow::Result<()> {
-    let slices: Api<EndpointSlice> = plane.api();
-    for name in names(0, count) {
-        let service = format!("{name}-canary");
-        let slice = serde_json::from_value(json!({
-            "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
-            "addressType": "IPv4",
-            "endpoints": [{"addresses": ["192.0.2.1"], "conditions": {"ready": true}}],
-        }))?;
-        slices
-            .create(&PostParams::default(), &slice)
-            .await
-            .with_context(|| format!("failed to create EndpointSlice {NAMESPACE}/{service}"))?;
-    }
-    Ok(())
-}
-
 /// The only step begins again, and its engines are asked as long as the bench runs.
 async fn analyse(plane: &Plane, count: u32) -> anyhow::Result<()> {
     let inferences: Api<AIInference> = plane.api();
@@ -238,7 +233,7 @@ fn acceptance(route: &DynamicObject) -> Option<Value> {
 }
 
 /// All engines, at the addresses of all pods.
-async fn answer_as_engines() -> anyhow::Result<()> {
+async fn answer_as_engines(scrapes: Arc<AtomicU64>) -> anyhow::Result<()> {
     let address = (Ipv4Addr::UNSPECIFIED, ENGINE_PORT);
     let listener = TcpListener::bind(address)
         .await
@@ -247,15 +242,15 @@ async fn answer_as_engines() -> anyhow::Result<()> {
     let mut answers = JoinSet::new();
     loop {
         let (connection, _) = listener.accept().await.context("failed to accept a connection")?;
-        answers.spawn(answer(connection, began));
+        answers.spawn(answer(connection, began, Arc::clone(&scrapes)));
         while answers.try_join_next().is_some() {}
     }
 }
 
 /// A caller that hangs up is not answered.
-async fn answer(mut connection: TcpStream, began: Instant) {
+async fn answer(mut connection: TcpStream, began: Instant, scrapes: Arc<AtomicU64>) {
     let mut asked = [0_u8; 4096];
-    // A request without body is one packet on loopback.
+    // A request without body is one packet.
     while connection.read(&mut asked).await.is_ok_and(|read| read > 0) {
         let page = page(began.elapsed());
         let head =
@@ -263,6 +258,7 @@ async fn answer(mut connection: TcpStream, began: Instant) {
         if connection.write_all(format!("{head}{page}").as_bytes()).await.is_err() {
             return;
         }
+        scrapes.fetch_add(1, Ordering::Relaxed);
     }
 }
 
