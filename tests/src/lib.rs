@@ -77,8 +77,8 @@ use tokio::sync::{OnceCell, Semaphore};
 
 pub use local_cluster;
 pub use real::{
-    AGENT_IMAGE, DEPLOYED, ENGINE_IMAGE, ENGINE_VERSION, PRODUCT, TRAINER_IMAGE, layout, load_images, real,
-    real_spec, start_real,
+    AGENT_IMAGE, DEPLOYED, ENGINE_IMAGE, ENGINE_VERSION, HARNESS_IMAGE, PRODUCT, TRAINER_IMAGE, layout,
+    load_images, real, real_spec, start_real,
 };
 pub use scene::{Scene, until_renewed};
 pub use wait::{ask_until, follow, is_ready, until_component, wait_for, wait_until_gone, within};

@@ -21,6 +21,8 @@ pub const AGENT_IMAGE: &str = "local.test/test-agent:1";
 pub const ENGINE_IMAGE: &str = "local.test/test-engine:1";
 /// The version of vLLM whose flags it knows. The tag does not tell it.
 pub const ENGINE_VERSION: &str = "0.28.0";
+/// Image of the stand-in for EvalScope; see `tests/harness`.
+pub const HARNESS_IMAGE: &str = "local.test/fake-evalscope:1";
 /// Image of the stand-in for ms-swift; see `tests/trainer`.
 pub const TRAINER_IMAGE: &str = "local.test/fake-swift:1";
 /// The overlay from which the controllers are deployed.

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Tagged `dev`, and quick to build instead of small
     #[arg(long)]
     dev: bool,
-    /// Also what only the local cluster and the tests run: pause, test-agent, test-engine and fake-swift
+    /// Also what only the local cluster and the tests run: pause, test-agent, test-engine, fake-swift and fake-evalscope
     #[arg(long)]
     with_tests: bool,
     /// Then pushes them to REGISTRY/NAME:TAG; for example ghcr.io/you, or 127.0.0.1:5000 (plain http on loopback only)
@@ -83,7 +83,8 @@ enum Purpose {
     Tests,
 }
 
-const OF_TESTS: [Program; 4] = [
+const OF_TESTS: [Program; 5] = [
+    of_tests("fake-evalscope", "Behaves like EvalScope"),
     of_tests("fake-swift", "Behaves like ms-swift"),
     of_tests("pause", "Holds the namespaces of a pod"),
     of_tests("test-agent", "Behaves like an agent"),
@@ -95,7 +96,7 @@ const fn of_tests(name: &'static str, description: &'static str) -> Program {
 }
 
 /// Programs that are found in PATH under another name.
-const STAND_INS: [(&str, &str); 1] = [("fake-swift", "swift")];
+const STAND_INS: [(&str, &str); 2] = [("fake-evalscope", "evalscope"), ("fake-swift", "swift")];
 
 /// A registry that does not exist: images of tests are loaded into nodes and never pulled.
 const TESTS_AT: &str = "local.test";

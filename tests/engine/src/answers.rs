@@ -196,13 +196,17 @@ async fn complete(State(serving): State<Arc<Serving>>, body: Bytes) -> Response 
     completed(&serving, &body, Some(stream::answer), choice).await
 }
 
-/// Repeats what the user has said, so that a test sees the whole history. Also who asks for a stream gets it in one piece.
+/// What the model knows, or else a repetition of what the user has said, so that a test sees the whole history. Also who asks
+/// for a stream gets it in one piece.
 async fn chat(State(serving): State<Arc<Serving>>, body: Bytes) -> Response {
     completed(&serving, &body, None, |request| {
         let messages = request["messages"].as_array().into_iter().flatten();
         let said = messages.filter(|message| message["role"] == "user");
         let said: Vec<&str> = said.filter_map(|message| message["content"].as_str()).collect();
-        let message = json!({ "role": "assistant", "content": format!("heard: {}", said.join("; ")) });
+        let said = said.join("; ");
+        let known = serving.loaded.get().and_then(|loaded| loaded.model.answer_to(&said));
+        let content = known.map_or_else(|| format!("heard: {said}"), str::to_owned);
+        let message = json!({ "role": "assistant", "content": content });
         json!({ "index": 0, "message": message, "finish_reason": "stop" })
     })
     .await

@@ -1,6 +1,7 @@
 //! Reads a model as an engine does, every byte, and reports what it read: tests compare that with the store.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read as _},
     path::Path,
@@ -19,7 +20,23 @@ pub(crate) struct Model {
     pub(crate) sha256: String,
     /// Whether it could be changed.
     pub(crate) writable: bool,
+    /// What it knows: an answer by a part of the question. In the file `answers.json`, which may be absent.
+    #[serde(skip)]
+    answers: BTreeMap<String, String>,
 }
+
+impl Model {
+    /// The answer to a question that it knows.
+    pub(crate) fn answer_to(&self, question: &str) -> Option<&str> {
+        self.answers
+            .iter()
+            .find(|(part, _)| question.contains(part.as_str()))
+            .map(|(_, answer)| answer.as_str())
+    }
+}
+
+/// The file with what a model knows.
+const ANSWERS: &str = "answers.json";
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelFile {
@@ -39,7 +56,23 @@ pub(crate) fn read(folder: &Path) -> anyhow::Result<Model> {
         all.update(format!("{path}\0{sha256}\n"));
     }
     let bytes = files.iter().map(|file| file.size).sum();
-    Ok(Model { files, bytes, sha256: hex(all), writable: is_writable(folder) })
+    Ok(Model {
+        files,
+        bytes,
+        sha256: hex(all),
+        writable: is_writable(folder),
+        answers: answers(&folder.join(ANSWERS))?,
+    })
+}
+
+fn answers(path: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        text => {
+            let text = text.with_context(|| format!("failed to read {}", path.display()))?;
+            serde_json::from_slice(&text).with_context(|| format!("{} has no answers", path.display()))
+        }
+    }
 }
 
 /// Only an attempt shows it: permissions do not reflect a read-only mount.
@@ -106,6 +139,19 @@ mod tests {
         let lines = format!("1/weights\0{}\nconfig.json\0{abc}\n", model.files[0].sha256);
         assert_eq!(model.sha256, hex(Sha256::new_with_prefix(lines)));
         assert!(model.writable);
+    }
+
+    #[test]
+    fn a_model_knows_the_answers_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(ANSWERS);
+        fs::write(&path, r#"{"history 7:":"B","history 17:":"C"}"#).unwrap();
+        let model = read(folder.path()).unwrap();
+        let answers =
+            ["what of history 17: now?", "history 7: and?", "physics 7:"].map(|asked| model.answer_to(asked));
+        assert_eq!(answers, [Some("C"), Some("B"), None]);
+        fs::write(&path, "[]").unwrap();
+        assert!(read(folder.path()).is_err());
     }
 
     #[test]
