@@ -5,6 +5,7 @@ mod claims;
 mod cluster;
 mod controllers;
 mod dispatcher;
+mod evaluation;
 mod hub;
 mod inference;
 mod pods;
