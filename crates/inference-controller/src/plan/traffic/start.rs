@@ -11,8 +11,9 @@ use api::{
 };
 use jiff::Timestamp;
 use workload::{
+    faults::container::{crash, last_end},
     time::remaining,
-    views::pod::{Container, ContainerState},
+    views::pod::{Container, PodView, Terminated},
 };
 
 use super::{
@@ -36,8 +37,10 @@ pub(super) struct Start {
     pub(super) wait: Option<Duration>,
 }
 
-/// Pods that load a model or warm up have their own time limits. Between two ends of a container the time goes on. After a
-/// restart of the controller and after a pause it begins anew.
+/// What keeps the pods begins the time, and so does the end of a container that is not ready again. Both let it go on, and
+/// after a beginning, so does another manager that changes a child. A rollback needs an obstacle: an end after the time is one.
+/// Pods that load a model or warm up have their own time limits. After a restart of the controller and after a pause the
+/// time begins anew.
 pub(super) fn start(
     observed: &Observed,
     (before, canary): (Option<&CanaryStatus>, Option<&Canary>),
@@ -54,15 +57,23 @@ pub(super) fn start(
     if !waits_for_pods(before, canary, seen) {
         return Start::default();
     }
-    let obstacle = refused(observed).or_else(|| report::obstacle(of_pods().as_ref()?).map(str::to_owned));
+    let of_pods = of_pods();
+    let of_pods = of_pods.as_ref().and_then(report::obstacle).map(str::to_owned);
+    let obstacle = of_pods.or_else(|| refused(observed));
     let known = observed.facts.get(UNREADY).copied();
-    let goes_on = obstacle.is_some() || known.is_some() && has_restarted(observed);
-    if !goes_on {
+    let is_changed = known.is_some() && observed.apart.contains_key(report::CANDIDATE);
+    if obstacle.is_none() && !is_changed && ends(observed).next().is_none() {
         return Start::default();
     }
     let since = known.unwrap_or(now);
     let fact = Some(UNREADY.to_owned());
-    let wait = remaining(Duration::from_secs(u64::from(timeout)), since, now);
+    let time = Duration::from_secs(u64::from(timeout));
+    let wait = remaining(time, since, now);
+    let is_late = |end: &Terminated| end.finished_at.is_some_and(|at| remaining(time, since, at).is_none());
+    let obstacle = obstacle.or_else(|| {
+        let (pod, container, end) = ends(observed).find(|(_, _, end)| is_late(end))?;
+        Some(crash(pod, container, end, None, None).message)
+    });
     // The pods may run unseen.
     let is_seen =
         !observed.watch_fails && observed.candidate.as_ref().is_none_or(|version| !version.watch_fails);
@@ -89,14 +100,11 @@ fn refused(observed: &Observed) -> Option<String> {
     lacks_a_child.then(|| message.clone())
 }
 
-/// A container that has ended runs again, and may do so for long before it ends again.
-fn has_restarted(observed: &Observed) -> bool {
-    let mut pods = observed.candidate.iter().flat_map(|version| version.pods());
-    pods.any(|pod| {
-        let mut containers = pod.init_containers.iter().chain(&pod.containers);
-        let is_over =
-            |state: &ContainerState| state.terminated.as_ref().is_some_and(|end| end.exit_code == 0);
-        let runs_again = |one: &Container| one.restart_count > 0 && !one.ready && !is_over(&one.state);
-        !pod.is_ready && containers.any(runs_again)
+/// The last ends of containers that are not ready. Such a container may run again for long, and look as in its first run.
+fn ends(observed: &Observed) -> impl Iterator<Item = (&PodView, &Container, &Terminated)> {
+    let pods = observed.candidate.iter().flat_map(|version| version.pods()).filter(|pod| !pod.is_ready);
+    pods.flat_map(|pod| {
+        let containers = pod.init_containers.iter().chain(&pod.containers).filter(|one| !one.ready);
+        containers.filter_map(move |one| Some((pod, one, last_end(one)?)))
     })
 }

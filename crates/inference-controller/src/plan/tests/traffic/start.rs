@@ -84,23 +84,75 @@ fn a_candidate_that_only_is_observed_or_loads_its_model_is_not_rolled_back_for_i
     assert_eq!(canary_of(&late.plan_at(160)).last_rollback.unwrap().reason, "CandidateUnready");
 }
 
-/// Its obstacle comes and goes: each time, the engine loads for half an hour before it ends.
+/// The engine of a pod that is not ready.
+fn engine(parts: &str) -> String {
+    format!("{{name: new, node: gpu-1, phase: Running, gpus: 1, containers: [{{name: engine, {parts}}}]}}")
+}
+
+/// A container that has ended so often, and runs again. The kubelet has ended its last run at this time, after half an hour.
+fn ended(times: i32, seconds: i64) -> String {
+    let (started, finished) = (at(seconds - 1_800), at(seconds));
+    format!(
+        "restartCount: {times}, state: {{running: {{startedAt: '{finished}'}}}}, lastState: {{terminated: {{exitCode: 137, \
+         startedAt: '{started}', finishedAt: '{finished}'}}}}"
+    )
+}
+
+/// It never answers, so the kubelet ends it each time it has loaded for half an hour. Nothing else is to be seen of it.
 #[test]
-fn the_time_of_a_start_goes_on_between_two_crashes() {
-    const LONG: &str = "{terminated: {exitCode: 137, startedAt: '2026-01-01T11:00:00Z', finishedAt: '2026-01-01T11:30:00Z'}}";
-    let engine = |state: &str| {
-        format!(
-            "{{name: new, node: gpu-1, phase: Running, gpus: 1, containers: [{{name: engine, restartCount: 3, \
-             state: {state}, lastState: {LONG}}}]}}"
-        )
-    };
-    let mut scene = starting("Enforce", &engine("{waiting: {reason: CrashLoopBackOff}}"));
+fn an_engine_that_never_warms_up_is_rolled_back_with_its_first_end_after_the_time() {
+    let first = |state: &str| engine(&format!("started: false, state: {{{state}}}"));
+    let warming_up = first(&format!("running: {{startedAt: '{}'}}", at(-1_800)));
+    let mut scene = starting("Enforce", &warming_up);
     noted(&mut scene, 0);
-    scene.candidate(&[&engine("{running: {startedAt: '2026-01-01T12:00:00Z'}}")]);
-    noted(&mut scene, 30);
-    assert_eq!(phase_at(&scene, 61), Some(CanaryPhase::Starting), "it may become ready");
-    scene.candidate(&[&engine("{waiting: {reason: CrashLoopBackOff}}")]);
-    assert_eq!(canary_of(&scene.plan_at(70)).last_rollback.unwrap().reason, "CandidateUnready");
+    scene.candidate(&[&first("terminated: {exitCode: 137}")]);
+    noted(&mut scene, 10);
+    scene.candidate(&[&engine(&ended(1, 10))]);
+    noted(&mut scene, 11);
+    assert_eq!(phase_at(&scene, 70), Some(CanaryPhase::Starting), "it may become ready");
+    scene.candidate(&[&engine(&ended(2, 59))]);
+    assert_eq!(phase_at(&scene, 70), Some(CanaryPhase::Starting), "an end before the time is over");
+    scene.candidate(&[&engine(&ended(2, 75))]);
+    let rollback = canary_of(&scene.plan_at(80)).last_rollback.unwrap();
+    assert_eq!(rollback.reason, "CandidateUnready");
+    assert!(rollback.message.contains("engine of pod new ended with code 137"), "{}", rollback.message);
+}
+
+/// What was noted of it is lost with the memory of the controller.
+#[test]
+fn the_time_of_an_engine_that_never_warms_up_begins_anew_after_a_restart_of_the_controller() {
+    let mut scene = starting("Enforce", &engine(&ended(3, -600)));
+    noted(&mut scene, 0);
+    assert_eq!(phase_at(&scene, 600), Some(CanaryPhase::Starting), "it may become ready");
+    scene.candidate(&[&engine(&ended(4, 600))]);
+    assert_eq!(canary_of(&scene.plan_at(600)).last_rollback.unwrap().reason, "CandidateUnready");
+}
+
+/// What has ended well or is ready again keeps no pod back.
+#[test]
+fn a_container_that_is_ready_does_not_make_the_time_of_a_start_go_on() {
+    const END: &str = "terminated: {exitCode: 0, finishedAt: '2026-01-01T12:00:10Z'}";
+    let init = format!("{{name: model-loader, ready: true, restartCount: 1, state: {{{END}}}}}");
+    let mesh = format!("{{name: mesh, ready: true, {}}}", ended(2, 10));
+    let loads = format!(
+        "{{name: new, node: gpu-1, phase: Running, gpus: 1, init: [{init}], containers: [{mesh}, {{name: engine, state: \
+         {{running: {{startedAt: '{}'}}}}}}]}}",
+        at(10)
+    );
+    let mut scene = starting("Enforce", UNPLACED);
+    noted(&mut scene, 0);
+    scene.candidate(&[&loads]);
+    noted(&mut scene, 50);
+    scene.candidate(&[UNPLACED]);
+    noted(&mut scene, 100);
+    assert_eq!(phase_at(&scene, 159), Some(CanaryPhase::Starting), "the load does not count");
+    // An engine that ends by itself has not become ready either.
+    let mut scene = starting("Enforce", UNPLACED);
+    noted(&mut scene, 0);
+    scene.candidate(&[&engine(&format!("restartCount: 1, state: {{{END}}}"))]);
+    noted(&mut scene, 50);
+    scene.candidate(&[UNPLACED]);
+    assert_eq!(canary_of(&scene.plan_at(60)).last_rollback.unwrap().reason, "CandidateUnready");
 }
 
 /// The first step says how many pods it needs.
@@ -174,15 +226,62 @@ fn a_candidate_whose_children_are_refused_is_rolled_back_in_time() {
     noted(&mut scene, 0);
     let rollback = canary_of(&scene.plan_at(60)).last_rollback.unwrap();
     assert!(rollback.message.ends_with(": a policy denies chat-canary"), "{}", rollback.message);
-    // Another manager changes a child whose pod loads.
-    let mut loading = starting("Enforce", LOADS);
-    loading.observe(|observed| {
-        observed.candidate.as_mut().unwrap().service = Some(Default::default());
+}
+
+fn contested(scene: &mut Scene) {
+    scene.observe(|observed| {
         let complaint = ("FieldConflict", "other-operator keeps changing it".to_owned());
         observed.apart.insert(crate::plan::traffic::report::CANDIDATE, complaint);
     });
-    noted(&mut loading, 0);
-    assert_eq!(phase_at(&loading, 60), Some(CanaryPhase::Starting));
+}
+
+#[test]
+fn another_manager_that_changes_a_child_keeps_no_pod_that_loads() {
+    let mut scene = starting("Enforce", LOADS);
+    contested(&mut scene);
+    for has_service in [true, false] {
+        scene.observe(|observed| {
+            observed.candidate.as_mut().unwrap().service = has_service.then(Default::default);
+        });
+        noted(&mut scene, 0);
+        assert_eq!(phase_at(&scene, 60), Some(CanaryPhase::Starting), "{has_service}");
+    }
+    scene.observe(|observed| {
+        observed.apart.get_mut(crate::plan::traffic::report::CANDIDATE).unwrap().0 = "Denied";
+    });
+    noted(&mut scene, 0);
+    assert_eq!(canary_of(&scene.plan_at(60)).last_rollback.unwrap().reason, "CandidateUnready");
+}
+
+/// An autoscaler of another project sets the replicas to 0. This controller writes them again, and a pod loads until then.
+#[test]
+fn a_candidate_whose_pods_another_manager_takes_away_each_time_is_rolled_back_in_time() {
+    let mut scene = starting("Enforce", LOADS);
+    contested(&mut scene);
+    scene.candidate(&[]);
+    noted(&mut scene, 0);
+    scene.candidate(&[LOADS]);
+    noted(&mut scene, 30);
+    assert_eq!(phase_at(&scene, 60), Some(CanaryPhase::Starting), "it may become ready");
+    scene.candidate(&[]);
+    let rollback = canary_of(&scene.plan_at(60)).last_rollback.unwrap();
+    assert!(rollback.message.ends_with("other-operator keeps changing it"), "{}", rollback.message);
+}
+
+/// A complaint stays for a while, and may be about another child.
+#[test]
+fn a_rollback_names_what_keeps_the_pods_and_not_a_conflict_about_another_child() {
+    let mut scene = starting("Enforce", LOADS);
+    contested(&mut scene);
+    scene.candidate(&[]);
+    scene.observe(|observed| {
+        let deployment = observed.candidate.as_mut().unwrap().deployment.as_mut().unwrap();
+        let failure = "{type: ReplicaFailure, status: 'True', message: 'exceeded quota: gpus'}";
+        deployment.creation_failure = Some(serde_saphyr::from_str(failure).unwrap());
+    });
+    noted(&mut scene, 0);
+    let rollback = canary_of(&scene.plan_at(60)).last_rollback.unwrap();
+    assert!(rollback.message.contains("exceeded quota: gpus"), "{}", rollback.message);
 }
 
 /// What was said about the route of before must not hold the canary.
