@@ -9,13 +9,14 @@
 //! | it fell otherwise: another replica of the server is behind | nothing, until it is above its largest value |
 //! | it is new | its value: a new pod, or the first error |
 //! | it is new in the first two minutes of the queries: it may be old | nothing |
-//! | it is new, and new series have over 100 requests and over ten times what the known ones gained | nothing |
+//! | it is new, and new series of one query have over 100 and over ten times the requests of the known ones | nothing |
 //! | it is new, and no series is known any more: all have new labels | nothing |
 //! | it is gone, as after a scrape that failed | nothing; it is known for when it comes back |
 //!
 //! Where stable never had a series in the step, the candidate is counted after two minutes, and a text says so. Where the
-//! candidate has none, or stable none any more though it had requests when they were counted last, nothing is counted.
-//! After new series that are not counted, the candidate does not pass for two minutes.
+//! candidate has none, nothing is counted. The same holds where stable has none any more, unless it had no request when
+//! they were counted last, or the candidate has a weight of 100. After new series of the candidate that are not counted,
+//! it does not pass for two minutes, and a text says so.
 //!
 //! So queries must keep a label of each pod. One number for all of them would fall with each pod that goes, and rise by
 //! all that it has ever counted when it comes back.
@@ -114,7 +115,7 @@ pub(super) struct Counting {
     missed: u32,
     /// Since when bad requests of the candidate wait.
     waits_since: Option<i64>,
-    /// When new series of the candidate were not counted last, as they may be old.
+    /// Since when new series of the candidate are not counted, as they may be old.
     left_out: Option<i64>,
     /// The step has begun, and the values of its beginning are not known.
     is_new_step: bool,
@@ -288,6 +289,18 @@ fn without_series(service: &str, has_spoken: bool) -> String {
     )
 }
 
+fn not_counted(service: &str) -> String {
+    format!(
+        "{FIELD}: new series of the Service {service} are not counted, because they may be old ones with new labels; the \
+         candidate does not pass for two minutes"
+    )
+}
+
+/// Of what a pass waits for.
+fn is_recent(since: i64, at: i64) -> bool {
+    at.saturating_sub(since) < POOLED_FOR
+}
+
 impl Answered {
     fn hash(&self) -> u64 {
         hash(&self.queries.prometheus)
@@ -311,14 +324,16 @@ impl Counting {
         let (found, fault) = self.found(answered, times, age);
         let (_, at) = times;
         let may_pass = self.may_pass(&found, at);
+        let leaves_out = self.left_out.is_some_and(|since| is_recent(since, at));
+        let candidate = &answered.queries.services.candidate;
+        let fault = fault.or_else(|| leaves_out.then(|| not_counted(candidate)));
         (found, OfQueries { hash: answered.hash(), fault, may_pass })
     }
 
     /// Whether a canary may go on. Bad requests that wait for their requests would be lost with the step. Those of
     /// stable only make a pass harder. Where there are always more bad ones than requests, some would wait for ever.
     fn may_pass(&self, found: &Found, at: i64) -> bool {
-        let is_recent = |since: i64| at.saturating_sub(since) < POOLED_FOR;
-        let waits = self.waits_since.is_some_and(is_recent) || self.left_out.is_some_and(is_recent);
+        let waits = [self.waits_since, self.left_out].into_iter().flatten().any(|since| is_recent(since, at));
         matches!(found, Found::Counted { .. }) && self.counts_new(at) && !waits
     }
 
@@ -358,15 +373,16 @@ impl Counting {
             *self = Self { queries: Some(queries.clone()), began: since, counted: since, ..Self::default() };
         }
         if is_new_step {
-            (self.counted, self.waits_since) = (since, None);
+            (self.counted, self.waits_since, self.left_out) = (since, None, None);
         }
         self.answered = at;
         let counts_new = self.counts_new(at);
         let Tracks { stable, candidate } = &mut self.versions;
         stable.advance(&answers.stable, counts_new);
-        if !candidate.advance(&answers.candidate, counts_new) {
-            self.left_out = Some(at);
-        }
+        let leaves_out = candidate.advance(&answers.candidate, counts_new);
+        // Labels that are new in each look do not hold it for ever.
+        let since = self.left_out.filter(|since| leaves_out || is_recent(*since, at));
+        self.left_out = since.or(leaves_out.then_some(at));
         // The server has answered. So long a gap before it is no interval: as with the counters of pods.
         let is_gap = std::mem::take(&mut self.missed) >= MISSING_AFTER;
         if is_gap {
@@ -427,7 +443,7 @@ impl Counting {
 }
 
 impl Version {
-    /// Whether new series were counted, if there are any that might have to be.
+    /// Whether new series are not counted that might have to be.
     fn advance(&mut self, Answers { requests, bad }: &Answers, counts_new: bool) -> bool {
         for (known, answer) in [(&mut self.requests, requests), (&mut self.bad, bad)] {
             if let Some(before) = &answer.before {
@@ -438,12 +454,12 @@ impl Version {
         let goes_on = self.requests.goes_on(&requests.now);
         let [requests, bad] = [self.requests.advance(&requests.now), self.bad.advance(&bad.now)];
         let most = (requests.of_known * MOST_NEW).max(FEW_NEW);
-        // Bad ones may be read before their requests, so they say nothing of it.
-        let is_too_much = requests.of_new > most;
-        let counts_all = counts_new && goes_on && !is_too_much;
+        // Of both queries: requests without their bad ones would be good ones.
+        let of_new = requests.of_new.max(bad.of_new);
+        let counts_all = counts_new && goes_on && of_new <= most;
         self.gained.requests += requests.counted(counts_all);
         self.gained.bad += bad.counted(counts_all);
-        !(counts_new && goes_on && is_too_much)
+        counts_new && !counts_all && of_new > 0.0
     }
 
     /// Whether no other version need wait for it. Bad requests may be read before their requests.

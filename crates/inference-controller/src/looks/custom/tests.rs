@@ -86,7 +86,14 @@ fn the_first_error_and_a_new_pod_count_and_new_labels_of_all_series_do_not() {
         gained([&[(1, 5_000.0)], &[(1, 5_000.0), (2, 100.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 100.0)]]);
     assert_eq!(all_fail, (100.0, 100.0), "in one scrape");
     let early = gained([&[(1, 5_000.0)], &[(1, 5_000.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 150.0)]]);
-    assert_eq!(early, (0.0, 150.0), "the errors are read before their requests");
+    assert_eq!(early, (0.0, 0.0), "the errors are read before their requests, and may be old ones, too");
+    let other_exporter =
+        gained([&[(1, 5_000.0)], &[(1, 5_060.0), (2, 20.0)]], [&[(9, 0.0)], &[(9, 1.0), (5, 5_000.0)]]);
+    assert_eq!(
+        other_exporter,
+        (60.0, 1.0),
+        "its counter has errors of long ago, so new requests lack theirs"
+    );
     let too_many =
         gained([&[(1, 5_000.0)], &[(1, 5_010.0), (2, 101.0)]], [&[(9, 0.0)], &[(9, 0.0), (2, 101.0)]]);
     assert_eq!(too_many, (10.0, 0.0), "they may be old ones");
@@ -635,18 +642,75 @@ fn bad_requests_that_are_read_before_their_requests_wait_for_them() {
     assert_eq!(at(&mut counting, 130.0, (70.0, 60.0), 430), Some([(20, 0), (60, 60)]));
 }
 
+/// After the first two minutes of its queries.
+fn passing() -> Counting {
+    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
+    counting.began = -1_000;
+    assert!(look_at(&mut counting, 400, &[]).may_pass);
+    counting
+}
+
+/// A look in which both versions have gained, and the candidate has these series more: requests, and bad ones.
+fn look_at(counting: &mut Counting, at: i64, new: &[(u64, f64, f64)]) -> OfQueries {
+    let mut looked = looked((at as f64, 0.0), Some((at as f64, 0.0)));
+    let Answers { requests, bad } = &mut looked.read.as_mut().unwrap().candidate;
+    requests.now.extend(new.iter().map(|(label, requests, _)| (*label, *requests)));
+    bad.now.extend(new.iter().map(|(label, _, bad)| (*label, *bad)));
+    counting.look(&looked, (at - 15, at), at).1
+}
+
 /// Perhaps all requests fail from now on. The next scrapes say it.
 #[test]
 fn a_candidate_does_not_pass_right_after_new_series_that_are_not_counted() {
-    let mut counting = counting((100.0, 0.0), Some((10.0, 0.0)));
-    counting.began = -1_000;
-    let look = |counting: &mut Counting, stable: f64, new: f64, at: i64| {
-        let mut looked = looked((stable, 0.0), Some((20.0, 0.0)));
-        let answers = looked.read.as_mut().unwrap();
-        answers.candidate.requests.now.insert(77, new);
-        counting.look(&looked, (at - 15, at), at).1.may_pass
+    for (requests, bad) in [(15_000.0, 0.0), (0.0, 15_000.0)] {
+        let mut counting = passing();
+        let left_out = look_at(&mut counting, 415, &[(77, requests, bad)]);
+        assert!(!left_out.may_pass, "{requests} {bad}");
+        let fault = left_out.fault.unwrap();
+        assert!(fault.contains("new series of the Service chat-canary are not counted"), "{fault}");
+        assert!(!look_at(&mut counting, 430, &[(77, requests + 1.0, bad)]).may_pass);
+        let counted = look_at(&mut counting, 535, &[(77, requests + 9.0, bad)]);
+        assert_eq!((counted.may_pass, counted.fault), (true, None));
+        assert!(!look_at(&mut counting, 550, &[(78, requests, bad)]).may_pass, "others are waited for anew");
+    }
+}
+
+/// The pod of the gateway is replaced: its counters have new labels, and the candidate fails all of its first requests.
+#[test]
+fn a_candidate_does_not_pass_by_the_first_look_after_all_labels_have_changed() {
+    let mut counting = passing();
+    let of = |requests: &[(u64, f64)], bad: &[(u64, f64)]| Answers {
+        requests: Answer { before: None, now: series(requests) },
+        bad: Answer { before: None, now: series(bad) },
     };
-    assert!(!look(&mut counting, 110.0, 150.0, 400));
-    assert!(!look(&mut counting, 120.0, 160.0, 415));
-    assert!(look(&mut counting, 130.0, 170.0, 520));
+    let mut read = |at: i64, stable: Answers, candidate: Answers| {
+        let answered = Answered { queries: queries("b"), read: Ok(Tracks { stable, candidate }) };
+        let (found, of_queries) = counting.look(&answered, (at - 15, at), at);
+        (matches!(found, Found::Counted { .. }), of_queries.may_pass)
+    };
+    for at in [415, 475, 535] {
+        assert_eq!(read(at, of(&[], &[(9, 0.0)]), of(&[], &[(9, 0.0)])), (false, false));
+    }
+    let fails = of(&[(77, 90.0)], &[(77, 90.0)]);
+    assert_eq!(read(550, of(&[(78, 50.0)], &[(78, 0.0)]), fails), (true, false));
+}
+
+/// A label of each batch, or of each caller.
+#[test]
+fn series_that_are_new_in_each_look_delay_a_pass_for_two_minutes_and_not_for_ever() {
+    let mut counting = passing();
+    let passes: Vec<bool> = (0_i64..12)
+        .map(|n| look_at(&mut counting, 415 + 15 * n, &[(100 + n.unsigned_abs(), 9_000.0, 0.0)]).may_pass)
+        .collect();
+    let expected: Vec<bool> = (0..12).map(|n| n >= 8).collect();
+    assert_eq!(passes, expected);
+}
+
+#[test]
+fn what_was_left_out_in_a_step_delays_no_pass_of_the_next_one() {
+    let mut counting = passing();
+    assert!(!look_at(&mut counting, 415, &[(77, 9_000.0, 0.0)]).may_pass);
+    let mut next = counting.in_next_step();
+    let first = look_at(&mut next, 430, &[(77, 9_001.0, 0.0)]);
+    assert_eq!((first.may_pass, first.fault), (true, None));
 }
