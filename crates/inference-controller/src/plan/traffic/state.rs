@@ -223,12 +223,15 @@ fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp)
         None => shared(seen),
     };
     let status = CanaryStatus { phase: Some(CanaryPhase::Promoting), ..before };
-    if seen.is_stopped {
-        let pods = scaled(0, &status, share, seen);
-        return Next { promoted, ..with_seen(status, share, pods, seen, None) };
-    }
-    let replicas = step.map_or(canary.replicas.max(seen.candidate.staying), |step| step.replicas);
-    Next { promoted, ..with_seen(status, share, Wanted::Replicas(replicas), seen, None) }
+    let replicas = if seen.is_stopped { 0 } else { step.map_or(canary.replicas, |step| step.replicas) };
+    let pods = match scaled(replicas, &status, share, seen) {
+        // Its steps were removed, and with them the number of pods for its share.
+        Wanted::Replicas(replicas) if share.weight > 0 && step.is_none() && seen.candidate.all > replicas => {
+            Wanted::Kept
+        }
+        pods => pods,
+    };
+    Next { promoted, ..with_seen(status, share, pods, seen, None) }
 }
 
 fn rolled_back(before: CanaryStatus, seen: &Seen, now: Timestamp) -> Next {

@@ -58,21 +58,53 @@ fn a_gateway_that_refuses_copies_or_headers_gets_the_rules_of_stable_alone() {
     assert_eq!(plain.phase(), Some(CanaryPhase::Analysing), "the candidate has added nothing but a weight");
 }
 
+/// With three pods and all requests.
+fn promoting(pin: Pin) -> World {
+    let mut world = World::new(Canary { pin, ..steps() });
+    world.promotes();
+    assert_eq!((world.route.share.weight, world.pods.as_ref().unwrap().1), (100, 3));
+    world
+}
+
 #[test]
 fn a_gateway_that_refuses_a_pin_in_a_promotion_gets_the_rules_of_stable_alone() {
-    let mut world = World::new(Canary { pin: Pin::Cookie, approved_steps: 4, ..steps() });
-    world.go_on(6, 61);
-    while world.phase() != Some(CanaryPhase::Promoting) {
-        world.stable_is_complete = world.promoted.is_none();
-        world.go_on(1, 61);
-    }
-    world.stable_is_complete = false;
+    let mut world = promoting(Pin::Cookie);
     world.rules_refused = Some("Gateway public: no such filter (UnsupportedValue)".to_owned());
+    world.leaving = 1;
     world.reconcile(ALL);
     assert_eq!((world.phase(), world.route.share.weight), (Some(CanaryPhase::Promoting), 0));
+    assert_eq!(world.pods.as_ref().unwrap().1, 3, "a gateway may still send them requests");
     world.rules_refused = None;
     world.go_on(5, 10);
     assert_eq!(world.route.share.weight, 0, "they are not tried again");
+    assert_eq!(world.pods.as_ref().unwrap().1, 1);
+}
+
+/// The number of its pods was that of a step.
+#[test]
+fn a_candidate_whose_steps_are_removed_in_a_promotion_keeps_the_pods_of_its_share() {
+    let mut world = promoting(Pin::None);
+    world.canary.as_mut().unwrap().steps.clear();
+    world.leaving = 2;
+    world.reconcile(ALL);
+    assert_eq!((world.route.share.weight, world.pods.as_ref().unwrap().1), (100, 3));
+    world.is_rolling = true;
+    world.reconcile(ALL);
+    assert_eq!((world.route.share.weight, world.pods.as_ref().unwrap().1), (100, 3));
+}
+
+/// The second pod is that of a hand-over from a node that is emptied.
+#[test]
+fn a_candidate_without_steps_gets_no_pod_more_in_a_promotion() {
+    let mut world = World::new(canary(&json!({"match": [{"header": "a", "value": "b"}]})));
+    world.go_on(4, 10);
+    world.canary.as_mut().unwrap().approved_steps = 1;
+    world.stable_is_complete = false;
+    world.go_on(2, 10);
+    assert_eq!((world.phase(), world.route.share.matches), (Some(CanaryPhase::Promoting), true));
+    world.pods = Some((world.revision(), 2));
+    world.leaving = 1;
+    assert_eq!(world.next().pods, Wanted::Replicas(1));
 }
 
 /// What a gateway has against the rules of stable is no fault of the candidate's.

@@ -13,6 +13,8 @@ enum Event {
     Grpc(bool),
     ComeUp,
     LosePods,
+    /// Nodes with so many pods are emptied.
+    Empty(i32),
     Roll(bool),
     Find(u8),
     /// The evaluation passes, fails, or another one is named.
@@ -22,6 +24,7 @@ enum Event {
     Abort(bool),
     Edit,
     EditStable,
+    RemoveSteps,
     StableComplete(bool),
     Remove,
     Restore,
@@ -48,6 +51,11 @@ enum Event {
     Restart,
 }
 
+/// A gateway may refuse its rules.
+fn pinned() -> Canary {
+    Canary { pin: Pin::Cookie, ..steps() }
+}
+
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         12 => (0_usize..=ALL).prop_map(Event::Reconcile),
@@ -57,6 +65,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Grpc),
         8 => Just(Event::ComeUp),
         2 => Just(Event::LosePods),
+        2 => (0_i32..4).prop_map(Event::Empty),
         1 => any::<bool>().prop_map(Event::Roll),
         3 => (0_u8..10).prop_map(Event::Find),
         2 => (0_u8..5).prop_map(Event::Evaluate),
@@ -65,6 +74,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Abort),
         1 => Just(Event::Edit),
         1 => Just(Event::EditStable),
+        1 => Just(Event::RemoveSteps),
         3 => any::<bool>().prop_map(Event::StableComplete),
         1 => Just(Event::Remove),
         2 => Just(Event::Restore),
@@ -117,6 +127,7 @@ impl World {
                 }
             }
             Event::LosePods => self.ready = 0,
+            Event::Empty(pods) => self.leaving = *pods,
             Event::Pass(seconds) => self.now += seconds,
             Event::Approve(steps) => {
                 if let Some(canary) = &mut self.canary {
@@ -130,9 +141,14 @@ impl World {
             }
             Event::Edit => self.content = self.content % 100 + 2,
             Event::EditStable => self.stable = self.stable.wrapping_add(101),
+            Event::RemoveSteps => {
+                if let Some(canary) = &mut self.canary {
+                    canary.steps.clear();
+                }
+            }
             Event::StableComplete(complete) => self.stable_is_complete = *complete,
             Event::Remove => self.canary = None,
-            Event::Restore => self.canary = Some(steps()),
+            Event::Restore => self.canary = Some(pinned()),
             // The API server refuses to remove a reference under a share.
             Event::Gateway(_) if self.route.is_foreign => {}
             Event::Gateway(gateway) => {
@@ -185,11 +201,14 @@ proptest! {
     #[test]
     fn no_order_of_faults_edits_and_restarts_breaks_a_promise(
         events in prop::collection::vec(event(), 1..120),
-        (is_foreign, has_grpc) in (any::<bool>(), any::<bool>()),
+        (is_foreign, has_grpc, is_promoted) in (any::<bool>(), any::<bool>(), any::<bool>()),
     ) {
-        let mut world = World::new(steps());
+        let mut world = World::new(pinned());
         world.refers(is_foreign);
         world.happens(&Event::Grpc(has_grpc));
+        if is_promoted {
+            world.promotes();
+        }
         for event in &events {
             world.happens(event);
         }
@@ -201,7 +220,7 @@ proptest! {
         events in prop::collection::vec(event(), 1..60),
         (is_foreign, has_grpc, writes) in (any::<bool>(), any::<bool>(), any::<bool>()),
     ) {
-        let mut world = World::new(steps());
+        let mut world = World::new(pinned());
         world.refers(is_foreign);
         world.happens(&Event::Grpc(has_grpc));
         for event in &events {
@@ -230,7 +249,7 @@ proptest! {
         events in prop::collection::vec(event(), 1..60),
         (is_foreign, has_grpc, passes) in (any::<bool>(), any::<bool>(), any::<bool>()),
     ) {
-        let mut world = World::new(steps());
+        let mut world = World::new(pinned());
         world.refers(is_foreign);
         world.happens(&Event::Grpc(has_grpc));
         for event in &events {

@@ -22,6 +22,8 @@ pub(super) struct World {
     /// The version and number of the candidate's pods.
     pub(super) pods: Option<(String, i32)>,
     pub(super) ready: i32,
+    /// Pods on nodes that are emptied.
+    pub(super) leaving: i32,
     pub(super) is_rolling: bool,
     pub(super) finding: Finding,
     pub(super) gate: Gate,
@@ -81,6 +83,7 @@ impl World {
             grpc: None,
             pods: None,
             ready: 0,
+            leaving: 0,
             is_rolling: false,
             finding: Finding::NotAsked,
             gate: Gate::Open,
@@ -113,6 +116,7 @@ impl World {
     pub(super) fn seen(&self) -> Seen {
         let is_present = self.pods.as_ref().is_some_and(|(version, _)| *version == self.revision());
         let promoted = self.promoted.clone().filter(|_| self.canary.is_some());
+        let all = self.pods.as_ref().map_or(0, |(_, count)| *count);
         let seen = Seen {
             revision: self.revision(),
             stable: promoted.unwrap_or_else(|| format!("v{}", self.stable)),
@@ -127,8 +131,8 @@ impl World {
             stable_is_complete: self.stable_is_complete && !self.is_stopped,
             candidate: Pods {
                 exists: self.pods.is_some(),
-                all: self.pods.as_ref().map_or(0, |(_, count)| *count),
-                staying: self.pods.as_ref().map_or(0, |(_, count)| *count),
+                all,
+                staying: if self.is_rolling { 0 } else { (all - self.leaving).max(0) },
                 ready: if is_present { self.ready } else { 0 },
                 has_endpoint: self.ready > 0,
                 is_rolling: self.is_rolling,
@@ -302,11 +306,17 @@ impl World {
                     && (self.gateway || self.is_left)
                     && !share.has_requests()
                     && share.is_known
-                    && !self.is_accepted()
+                    && self.quiet_since.is_none()
                     && !may_give_up;
                 assert!(
                     replicas >= *count || !may_come,
                     "I4: fewer pods before the gateways send no more requests: {self:?}"
+                );
+                // Steps that were removed say no number any more.
+                let has_step = self.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty());
+                assert!(
+                    replicas >= *count || has_step || share.weight == 0 || may_give_up,
+                    "I4: fewer pods that have a share: {self:?}"
                 );
                 // A user who stops stable waits for no request.
                 let is_stop = self.is_stopped && replicas == 0;
@@ -382,6 +392,18 @@ impl World {
             self.come_up();
             self.now += seconds;
         }
+    }
+
+    /// Its last step has passed and is approved, and stable does not have its version yet.
+    pub(super) fn promotes(&mut self) {
+        if let Some(canary) = &mut self.canary {
+            canary.approved_steps = 4;
+        }
+        while self.phase() != Some(CanaryPhase::Promoting) {
+            self.stable_is_complete = self.promoted.is_none();
+            self.go_on(1, 61);
+        }
+        self.stable_is_complete = false;
     }
 
     pub(super) fn phase(&self) -> Option<CanaryPhase> {
