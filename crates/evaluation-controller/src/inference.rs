@@ -20,8 +20,6 @@ pub(crate) struct InferenceView {
     pub(crate) served_model_name: Option<String>,
     /// Digest of the fields that decide how it answers.
     pub(crate) version: String,
-    /// The spec gives its pods labels.
-    pub(crate) has_pod_labels: bool,
     pub(crate) status: AIInferenceStatus,
 }
 
@@ -46,7 +44,6 @@ struct SpecParts {
     args: Value,
     env: Value,
     volumes: Value,
-    pod_labels: Value,
 }
 
 impl SpecParts {
@@ -62,7 +59,6 @@ impl SpecParts {
             args,
             env,
             volumes,
-            pod_labels: _,
         } = self;
         let decides = json!([
             served_model_name,
@@ -93,9 +89,8 @@ impl From<Parts> for InferenceView {
             ..AIInferenceStatus::default()
         };
         let version = spec.version();
-        let has_pod_labels = !spec.pod_labels.is_null();
         let served_model_name = spec.served_model_name;
-        Self { metadata: narrow(metadata), served_model_name, version, has_pod_labels, status }
+        Self { metadata: narrow(metadata), served_model_name, version, status }
     }
 }
 

@@ -220,14 +220,14 @@ pub(super) fn wanted(scene: &Scene<'_>, side: Side) -> Result<Option<Rendered<AI
     }
     let Ok(resolved) = scene.sides.of(side) else { return Ok(None) };
     let metadata = metadata(valid, names::server(&valid.name, side));
-    let spec = spec(scene, side, resolved).map_err(|why| Cause {
+    let spec = spec(scene, resolved).map_err(|why| Cause {
         reason: reasons::UNSUPPORTED_ARTIFACT,
         message: format!("{}: {why}", side.field()),
     })?;
     Ok(Some(Rendered::new(metadata, spec)))
 }
 
-fn spec(scene: &Scene<'_>, side: Side, resolved: &ResolvedSide) -> Result<Value, String> {
+fn spec(scene: &Scene<'_>, resolved: &ResolvedSide) -> Result<Value, String> {
     let spec = &scene.valid.evaluation.spec;
     let server = &spec.server;
     let Server {
@@ -270,10 +270,8 @@ fn spec(scene: &Scene<'_>, side: Side, resolved: &ResolvedSide) -> Result<Value,
         ("serviceAccountName", json!(spec.pods.service_account_name)),
         ("helperResources", json!(spec.pods.helper_resources)),
     ];
-    // An admission policy may demand labels of each pod. Builds before this field was passed on have made servers without
-    // it, and to add it restarts an engine in its run. Annotations are those of runs.
-    let is_older = scene.observed.server(side).own().is_some_and(|server| !server.has_pod_labels);
-    if !spec.pods.pod_labels.is_empty() && !is_older {
+    // An admission policy may demand labels of each pod. Annotations are those of runs.
+    if !spec.pods.pod_labels.is_empty() {
         fields.insert("podLabels".to_owned(), json!(spec.pods.pod_labels));
     }
     let is_set = |value: &Value| !value.is_null() && value.as_array().is_none_or(|items| !items.is_empty());

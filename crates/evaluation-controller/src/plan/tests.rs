@@ -529,26 +529,6 @@ fn a_server_has_the_labels_of_the_pods_and_not_the_annotations_of_runs() {
     assert_eq!(spec(&json!({})), (Value::Null, Value::Null));
 }
 
-/// An upgrade restarts no engine in its run, and takes off no label that is there.
-#[test]
-fn a_server_that_is_there_keeps_the_labels_that_it_has() {
-    let rendered = |stored: Value| {
-        let mut seen = observed(evaluation(&json!({"podLabels": {"team": "a"}})));
-        let mut there = serde_json::to_value(json!({
-            "metadata": {"name": "ab-baseline", "namespace": "demo", "uid": "uid-ab-baseline", "resourceVersion": "7", "generation": 1},
-            "status": {"observedGeneration": 1},
-        }))
-        .unwrap();
-        there["spec"] = stored;
-        seen.baseline = Sighting::Own(Box::new(serde_json::from_value(there).unwrap()));
-        let plan = planned(&seen);
-        let Some(Child::Server(_, rendered)) = plan.children.last() else { panic!("{:?}", names(&plan)) };
-        rendered.spec["podLabels"].clone()
-    };
-    assert_eq!(rendered(json!({})), Value::Null);
-    assert_eq!(rendered(json!({"podLabels": {"team": "a"}})), json!({"team": "a"}));
-}
-
 /// Both models may have lost the same answers.
 #[test]
 fn a_number_of_questions_that_could_not_be_checked_is_in_the_summary() {
