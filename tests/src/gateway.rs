@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use crate::{Scene, ask_until, scaler::install_kind, within};
 
 pub mod contour;
+pub mod invariants;
 pub mod order;
+pub mod record;
 
 /// Ends with its test.
 pub struct Gateway {
@@ -33,6 +35,25 @@ pub struct Version {
     /// Percent of stable and of the candidate; `None`: the rule does not name the candidate.
     pub weights: (i64, Option<i64>),
     pub route: DynamicObject,
+}
+
+impl Version {
+    fn of(route: &DynamicObject) -> Self {
+        let rules = route.data["spec"]["rules"].as_array().cloned().unwrap_or_default();
+        let refs = rules.last().and_then(|rule| rule["backendRefs"].as_array()).cloned().unwrap_or_default();
+        let weight = |index: usize| refs.get(index).and_then(|known: &Value| known["weight"].as_i64());
+        Self {
+            name: route.metadata.name.clone().unwrap_or_default(),
+            generation: route.metadata.generation.unwrap_or_default(),
+            weights: (weight(0).unwrap_or_default(), weight(1)),
+            route: route.clone(),
+        }
+    }
+
+    /// Also after another status.
+    fn is_same_as(&self, other: &Self) -> bool {
+        self.route.metadata.uid == other.route.metadata.uid && self.generation == other.generation
+    }
 }
 
 impl Drop for Gateway {
@@ -135,18 +156,11 @@ async fn answering(routes: Api<DynamicObject>, seen: Arc<Mutex<Vec<Version>>>, a
 }
 
 fn note(seen: &Mutex<Vec<Version>>, route: &DynamicObject) {
-    let name = route.metadata.name.clone().unwrap_or_default();
-    let generation = route.metadata.generation.unwrap_or_default();
-    let uid = &route.metadata.uid;
+    let version = Version::of(route);
     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    if seen.iter().any(|known| known.route.metadata.uid == *uid && known.generation == generation) {
-        return;
+    if !seen.iter().any(|known| known.is_same_as(&version)) {
+        seen.push(version);
     }
-    let rules = route.data["spec"]["rules"].as_array().cloned().unwrap_or_default();
-    let refs = rules.last().and_then(|rule| rule["backendRefs"].as_array()).cloned().unwrap_or_default();
-    let weight = |index: usize| refs.get(index).and_then(|known: &Value| known["weight"].as_i64());
-    let weights = (weight(0).unwrap_or_default(), weight(1));
-    seen.push(Version { name, generation, weights, route: route.clone() });
 }
 
 async fn say(routes: &Api<DynamicObject>, route: &DynamicObject, answer: &Value) {

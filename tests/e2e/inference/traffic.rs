@@ -442,7 +442,7 @@ async fn a_stopped_object_without_a_gateway_keeps_no_pod_of_its_candidate() {
 }
 
 /// A route that its owner has written for both versions, beside a rule of something else.
-fn of_somebody_else() -> DynamicObject {
+pub(super) fn of_somebody_else() -> DynamicObject {
     let backend = |name: &str, weight: i32| json!({"name": name, "port": 8000, "weight": weight});
     let rule = |name: &str, path: &str, refs: Vec<Value>| {
         json!({

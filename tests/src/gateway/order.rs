@@ -1,6 +1,7 @@
 //! Whether the versions of a route follow each other as a canary's must: weights that add up, a share that rises only after the
 //! gateway has accepted the version before, and a Service that is named before it has a share and after it has lost it.
 
+use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::Version;
@@ -31,7 +32,7 @@ fn of_one(before: Option<&Version>, version: &Version) -> Option<&'static str> {
         if known.is_none() {
             return Some("a share for a Service that the gateway did not know before");
         }
-        if before.is_some_and(|before| !is_accepted_before(version, before.generation)) {
+        if before.is_some_and(|before| !is_accepted(&version.route, before.generation)) {
             return Some("the share rises before the gateway has accepted the version before");
         }
     }
@@ -39,9 +40,9 @@ fn of_one(before: Option<&Version>, version: &Version) -> Option<&'static str> {
     is_lost.then_some("the route forgets a Service that had a share")
 }
 
-/// A version is stored with the status of the one before.
-fn is_accepted_before(version: &Version, generation: i64) -> bool {
-    let parents = version.route.data["status"]["parents"].as_array();
+/// Whether all gateways have accepted this generation. A version is stored with the status of the one before.
+pub(super) fn is_accepted(route: &DynamicObject, generation: i64) -> bool {
+    let parents = route.data["status"]["parents"].as_array();
     let mut conditions =
         parents.into_iter().flatten().flat_map(|parent| parent["conditions"].as_array()).flatten();
     let is_true =
@@ -51,7 +52,6 @@ fn is_accepted_before(version: &Version, generation: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use kube::api::DynamicObject;
     use serde_json::json;
 
     use super::*;
