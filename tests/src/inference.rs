@@ -33,6 +33,7 @@ use crate::{
 };
 
 pub mod endpoint;
+pub mod engines;
 pub mod evaluation;
 
 pub const CONTROLLER: &str = "inference-controller";

@@ -72,7 +72,7 @@ use std::{
 };
 
 use api::controllers::CONTROLLERS;
-use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, explained};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, explained, own_network};
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use local_cluster;
@@ -104,6 +104,24 @@ pub async fn simulated() -> Scene<'static> {
         cluster
     });
     Scene::new(cluster.await).await
+}
+
+/// Whether the calling test is in a network that has the addresses of all simulated pods. Otherwise this runs the test there,
+/// in a process of its own, and the caller has nothing left to do. `test`: a part of its name that no other test has.
+pub fn in_own_network(test: &str) -> bool {
+    const IS_THERE: &str = "TESTS_IN_OWN_NETWORK";
+    if std::env::var_os(IS_THERE).is_some() {
+        own_network::take_addresses_of_pods().unwrap_or_else(|error| panic!("{}", explained(&error)));
+        return true;
+    }
+    // What Kubernetes needs is built before: nothing can be fetched from there.
+    tools();
+    let program = std::env::current_exe().expect("the path of this program");
+    let ran = own_network::command(&program).args([test, "--nocapture"]).env(IS_THERE, "1").output();
+    let ran = ran.expect("unshare, of util-linux");
+    let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    false
 }
 
 /// A separate cluster with the CRDs and the controllers' namespace; it ends when the value is dropped.
