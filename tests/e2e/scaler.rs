@@ -1,6 +1,7 @@
 //! AIScaler on simulated nodes: the real controller with its own rights, and a server whose answers the tests set
 //! (`fake_prometheus`).
 
+mod canary;
 mod faults;
 mod owners;
 mod parity;
