@@ -23,6 +23,8 @@ use tests::{
 use super::{change, condition, create, is_ready, until_ready};
 
 mod bad_engines;
+mod conflict;
+mod edits;
 
 pub(super) fn gateway() -> Value {
     json!({"name": "public", "namespace": "gateways", "hostnames": ["chat.example.com"]})

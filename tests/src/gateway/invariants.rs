@@ -122,15 +122,19 @@ fn ends_too_soon(
 ) -> Option<String> {
     let candidate = format!("{name}-canary");
     let mut wanted = BTreeMap::new();
-    for deployment in &record.deployments {
-        let pods = deployment.object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or_default();
-        let pods = if deployment.is_deleted { 0 } else { pods };
-        let before = wanted.insert(deployment.uid(), pods).unwrap_or_default();
-        if pods >= before || ![name, &*candidate].contains(&deployment.name()) {
+    for deployment in record.deployments.iter().filter(|known| [name, &*candidate].contains(&known.name())) {
+        let spec = deployment.object.spec.as_ref().filter(|_| !deployment.is_deleted);
+        let pods = spec.and_then(|spec| spec.replicas).unwrap_or_default();
+        let template = spec.map(|spec| &spec.template);
+        let Some((before, template_before)) = wanted.insert(deployment.uid(), (pods, template)) else {
             continue;
-        }
-        if deployment.name() == name {
+        };
+        if deployment.name() == name && pods < before {
             return Some(format!("I4: stable has {pods} of {before} pods in {}", deployment.version));
+        }
+        // Another template replaces the pods, which stable does while others serve.
+        if deployment.name() == name || pods >= before && template == template_before {
+            continue;
         }
         let earlier = routes.iter().take_while(|route| route.version < deployment.version);
         let earlier: Vec<_> = earlier.collect();

@@ -1,6 +1,6 @@
 use std::time::Instant;
 
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodSpec};
 use serde_json::json;
 
 use super::*;
@@ -150,6 +150,15 @@ fn each_breach_has_its_invariant() {
     }
     let touched = with(|world| world.foreign(54, "shop", "controller"));
     assert_eq!(touched, "I6: controller has written HTTPRoute web");
+    let replaced = with(|world| {
+        let mut last = world.record.deployments.last().cloned().unwrap();
+        (last.version, last.at) = (20, world.began + Duration::from_secs(20));
+        let spec = last.object.spec.as_mut().unwrap();
+        spec.replicas = Some(1);
+        spec.template.spec = Some(PodSpec::default());
+        world.record.deployments.insert(2, last);
+    });
+    assert!(replaced.starts_with("chat: I4: pods of the candidate end in 20"), "{replaced}");
     let deleted = with(|world| {
         let mut last = world.record.deployments.last().cloned().unwrap();
         last.is_deleted = true;
