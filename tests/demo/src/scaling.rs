@@ -1,31 +1,38 @@
 //! A burst of requests meets two Deployments, one scaled by a HorizontalPodAutoscaler, the other by an AIScaler: what
-//! both do until they have their minimum again.
+//! both do in five minutes.
+//!
+//! The HorizontalPodAutoscaler gets the queue as an external metric, as from KEDA or an adapter. The AIScaler reads the
+//! engines, as it does by default.
 //!
 //! It needs a cluster of its own. A cluster has one server of external metrics, and without the one of this process,
 //! which ends with the demo, namespaces could no longer be deleted.
 
 mod course;
+mod engines;
 mod manifests;
 mod picture;
 mod record;
 
 use std::{
     array,
+    cell::RefCell,
     collections::BTreeMap,
     iter::Peekable,
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use api::{aiscaler::AIScaler, conditions};
 use fake_prometheus::{Answer, Prometheus};
-use k8s_openapi::api::{apps::v1::Deployment, autoscaling::v2::HorizontalPodAutoscaler};
+use k8s_openapi::api::{apps::v1::Deployment, autoscaling::v2::HorizontalPodAutoscaler, core::v1::Pod};
 use kube::{Api, Client, api::ListParams};
-use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, api_server::install, tools};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, api_server::install, own_network, tools};
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use self::engines::Engines;
 use self::record::{Autoscaler, Event, EventKind, Record, Settings};
 use crate::files;
 
@@ -38,9 +45,9 @@ const CALM: u32 = 2;
 const BURST: u32 = 12;
 /// Four cold starts.
 const BURST_SECONDS: f64 = 120.0;
-/// How much of the time before the burst is shown, and of the time after the last decision.
+/// How much is recorded before the burst begins, and from then on: five minutes are enough for the window of scaling down.
 const LEAD_SECONDS: f64 = 20.0;
-const TAIL_SECONDS: f64 = 10.0;
+const RECORDED_SECONDS: f64 = 300.0;
 
 const LEAST: u32 = 2;
 const SETTINGS: Settings = Settings {
@@ -61,12 +68,10 @@ const WARMS_UP_SECONDS: u32 = 20;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A third of a period: what is seen later is recorded later than it was.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
-/// A cold start, a few periods, and a machine that is busy.
-const READY_WITHIN: Duration = Duration::from_secs(120);
-/// The burst, the queue that it leaves, the window and a few periods.
-const CALM_AGAIN_WITHIN: f64 = 330.0;
+/// A cold start, the minute after which an AIScaler knows what arrives, and a machine that is busy.
+const READY_WITHIN: Duration = Duration::from_secs(180);
 /// All of it; each request to the API server is within this time.
-const WITHIN: Duration = Duration::from_secs(480);
+const WITHIN: Duration = Duration::from_secs(600);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -92,6 +97,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
         return files::draw(file, picture::svg);
     }
     let tools = tools::ensure()?;
+    own_network::take_addresses_of_pods()?;
     // The cluster ends with this future, however that ends.
     let record = tokio::select! {
         record = timeout(WITHIN, play(tools)) => {
@@ -115,8 +121,7 @@ async fn play(tools: PathBuf) -> anyhow::Result<Record> {
     let client = cluster.client().await?;
     install::apply(&client, NAMESPACE, &load.external_metrics()).await?;
     cluster.install_shared(deploy).await?;
-    let prometheus = format!("--prometheus-url={}", load.url());
-    cluster.start_controller(&Controller::new(CONTROLLER, deploy)?.with_args([prometheus])).await?;
+    cluster.start_controller(&Controller::new(CONTROLLER, deploy)?).await?;
     let record = observe(&client, &load).await;
     let stopped = cluster.stop().await;
     let record = record?;
@@ -124,16 +129,18 @@ async fn play(tools: PathBuf) -> anyhow::Result<Record> {
     Ok(record)
 }
 
-/// Sets both up, lets the burst begin, and records until both have their minimum again.
+/// Sets both up, lets the burst begin, and records for five minutes.
 async fn observe(client: &Client, load: &Prometheus) -> anyhow::Result<Record> {
     let apply = async |object: Value| install::apply(client, NAMESPACE, &object.to_string()).await.map(drop);
-    let mut recording = Recording::new(load);
-    recording.publish();
+    let engines = Engines::start().await?;
+    let mut recording = Recording::new(load, &engines);
+    recording.publish(&[]);
     apply(manifests::namespace(NAMESPACE)).await?;
     for of in Autoscaler::BOTH {
-        apply(manifests::deployment(of, LEAST, LOADS_SECONDS, WARMS_UP_SECONDS)).await?;
+        let takes = (LOADS_SECONDS, WARMS_UP_SECONDS);
+        apply(manifests::deployment(of, LEAST, takes, engines.port())).await?;
     }
-    println!("waits until {LEAST} pods of each Deployment are Ready and both autoscalers have read a queue");
+    println!("waits until {LEAST} pods of each Deployment are Ready and both autoscalers know the load");
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     until(READY_WITHIN, "the pods are not Ready", async || {
         Ok(are_calm(&seen(&deployments).await?).then_some(()))
@@ -142,8 +149,14 @@ async fn observe(client: &Client, load: &Prometheus) -> anyhow::Result<Record> {
     for of in Autoscaler::BOTH {
         apply(manifests::autoscaler(of, &SETTINGS)).await?;
     }
-    until(READY_WITHIN, "an autoscaler has no value", async || Ok(are_active(client).await?.then_some(())))
-        .await?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let recording_of = RefCell::new(&mut recording);
+    until(READY_WITHIN, "an autoscaler does not know the load", async || {
+        let ready = ready_pods(&pods).await?;
+        recording_of.borrow_mut().publish(&ready);
+        Ok(are_active(client).await?.then_some(()))
+    })
+    .await?;
 
     println!();
     let began = Instant::now();
@@ -155,21 +168,19 @@ async fn observe(client: &Client, load: &Prometheus) -> anyhow::Result<Record> {
         let seen = until(LONGEST_GAP, busy, async || seen(&deployments).await.map(Some)).await?;
         let second = course::rounded(began.elapsed().as_secs_f64() - LEAD_SECONDS);
         recording.advance(second, &seen);
-        recording.publish();
-        let last = recording.record.events.last().map_or(second, |event| event.second);
-        if are_calm(&seen) && second > BURST_SECONDS && second >= last + TAIL_SECONDS {
+        recording.publish(&ready_pods(&pods).await?);
+        if second >= RECORDED_SECONDS {
             return Ok(recording.record);
         }
-        ensure!(
-            second < CALM_AGAIN_WITHIN,
-            "the Deployments have more than {LEAST} replicas {second:.0} s after the burst began"
-        );
     }
 }
 
 /// A record that grows, and the queues that follow from it.
 struct Recording<'a> {
     load: &'a Prometheus,
+    engines: &'a Engines,
+    /// When the queues were published last.
+    published: Option<Instant>,
     record: Record,
     /// When the load changes, and to how many requests per second.
     upcoming: Peekable<array::IntoIter<(f64, u32), 2>>,
@@ -177,7 +188,7 @@ struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    fn new(load: &'a Prometheus) -> Self {
+    fn new(load: &'a Prometheus, engines: &'a Engines) -> Self {
         let record = Record {
             kubernetes: tools::KUBERNETES_VERSION.to_owned(),
             settings: SETTINGS,
@@ -190,6 +201,8 @@ impl<'a> Recording<'a> {
         let calm = Replicas { desired: LEAST, ready: LEAST };
         Self {
             load,
+            engines,
+            published: None,
             record,
             upcoming: [(0.0, BURST), (BURST_SECONDS, CALM)].into_iter().peekable(),
             seen: Autoscaler::BOTH.into_iter().map(|of| (of, calm)).collect(),
@@ -228,13 +241,30 @@ impl<'a> Recording<'a> {
         self.record.events.push(event);
     }
 
-    /// Sets the queues that the autoscalers read. Engines report whole requests.
-    fn publish(&self) {
-        for of in Autoscaler::BOTH {
-            let requests = course::now(&self.record, of).requests.round();
-            self.load.set(manifests::series(of), Answer::Value(requests));
-        }
+    /// Sets what the autoscalers read: one the queue, the other the engines of these pods. Both count whole requests.
+    fn publish(&mut self, ready: &[IpAddr]) {
+        let [hpa, aiscaler] = Autoscaler::BOTH.map(|of| course::now(&self.record, of));
+        self.load.set(manifests::QUEUE, Answer::Value(hpa.requests.round()));
+        let since = self.published.replace(Instant::now());
+        let seconds = since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        self.engines.advance(seconds, aiscaler, ready);
     }
+}
+
+/// The addresses of the AIScaler's Ready pods, in the order in which they became Ready.
+async fn ready_pods(pods: &Api<Pod>) -> anyhow::Result<Vec<IpAddr>> {
+    let of = ListParams::default().labels(&format!("app={}", Autoscaler::AiScaler.name()));
+    let list = pods.list(&of).await.context("failed to list pods")?;
+    let ready = |pod: &Pod| {
+        let status = pod.status.as_ref().filter(|_| pod.metadata.deletion_timestamp.is_none())?;
+        let mut conditions = status.conditions.iter().flatten();
+        let ready = conditions.find(|known| known.type_ == "Ready" && known.status == "True")?;
+        let address: IpAddr = status.pod_ip.as_ref()?.parse().ok()?;
+        Some((ready.last_transition_time.as_ref().map(|at| at.0), address))
+    };
+    let mut ready: Vec<_> = list.items.iter().filter_map(ready).collect();
+    ready.sort();
+    Ok(ready.into_iter().map(|(_, address)| address).collect())
 }
 
 fn are_calm(seen: &Seen) -> bool {
@@ -257,7 +287,7 @@ async fn seen(deployments: &Api<Deployment>) -> anyhow::Result<Seen> {
     Ok(list.items.iter().filter_map(|deployment| Some((of(deployment)?, replicas(deployment)?))).collect())
 }
 
-/// Whether both have read a value.
+/// Whether both know the load.
 async fn are_active(client: &Client) -> anyhow::Result<bool> {
     let hpas: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), NAMESPACE);
     let name = Autoscaler::Hpa.name();
@@ -270,7 +300,12 @@ async fn are_active(client: &Client) -> anyhow::Result<bool> {
     let scaler =
         scalers.get(name).await.with_context(|| format!("failed to read AIScaler {NAMESPACE}/{name}"))?;
     let mut conditions = scaler.status.iter().flat_map(|status| &status.conditions);
-    let ours = conditions.any(|known| known.type_ == conditions::SCALING_ACTIVE && known.status == "True");
+    // In its first minute it does not know yet what arrives.
+    let ours = conditions.any(|known| {
+        known.type_ == conditions::SCALING_ACTIVE
+            && known.status == "True"
+            && known.message.contains("by what arrives")
+    });
     Ok(theirs && ours)
 }
 
@@ -336,10 +371,11 @@ mod tests {
         assert!(MANUAL.contains(&summary), "{summary}");
     }
 
-    #[test]
-    fn a_recording_has_each_change_once_and_the_queue_that_follows_from_it() {
+    #[tokio::test]
+    async fn a_recording_has_each_change_once_and_the_queue_that_follows_from_it() {
         let load = Prometheus::start(0.0).unwrap();
-        let mut recording = Recording::new(&load);
+        let engines = Engines::start().await.unwrap();
+        let mut recording = Recording::new(&load, &engines);
         let of = Autoscaler::Hpa;
         let seen = Seen::from([(of, Replicas { desired: 6, ready: LEAST })]);
         recording.advance(10.0, &seen);

@@ -8,16 +8,16 @@ pub(crate) fn namespace(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
 }
 
-/// The queue that this autoscaler reads.
-pub(crate) fn series(of: Autoscaler) -> &'static str {
-    match of {
-        Autoscaler::Hpa => "requests_of_hpa",
-        Autoscaler::AiScaler => "requests_of_aiscaler",
-    }
-}
+/// The queue that the HorizontalPodAutoscaler reads.
+pub(crate) const QUEUE: &str = "requests_of_hpa";
 
-/// Pods that load a model and warm up for so long.
-pub(crate) fn deployment(of: Autoscaler, replicas: u32, loads_seconds: u32, warms_up_seconds: u32) -> Value {
+/// Pods that load a model and warm up for so long, and have metrics on this port.
+pub(crate) fn deployment(
+    of: Autoscaler,
+    replicas: u32,
+    (loads_seconds, warms_up_seconds): (u32, u32),
+    metrics_port: u16,
+) -> Value {
     let labels = json!({ "app": of.name() });
     let fate = json!([
         { "name": "SIM_LOAD_TIME", "value": format!("{loads_seconds}s") },
@@ -35,7 +35,12 @@ pub(crate) fn deployment(of: Autoscaler, replicas: u32, loads_seconds: u32, warm
                 "spec": {
                     "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists" }],
                     "initContainers": [{ "name": "model-loader", "image": "loader:1" }],
-                    "containers": [{ "name": "engine", "image": "engine:1", "env": fate }],
+                    "containers": [{
+                        "name": "engine",
+                        "image": "engine:1",
+                        "env": fate,
+                        "ports": [{ "name": "metrics", "containerPort": metrics_port }],
+                    }],
                 },
             },
         },
@@ -59,7 +64,7 @@ pub(crate) fn autoscaler(of: Autoscaler, settings: &Settings) -> Value {
                 "minReplicas": min_replicas,
                 "maxReplicas": max_replicas,
                 "metrics": [{ "type": "External", "external": {
-                    "metric": { "name": series(of) },
+                    "metric": { "name": QUEUE },
                     "target": { "type": "AverageValue", "averageValue": target_value.to_string() },
                 }}],
                 "behavior": behavior,
@@ -75,7 +80,6 @@ pub(crate) fn autoscaler(of: Autoscaler, settings: &Settings) -> Value {
                 "targetValue": target_value,
                 "minReplicas": min_replicas,
                 "maxReplicas": max_replicas,
-                "source": { "prometheus": { "query": series(of) } },
                 "behavior": behavior,
             },
         }),

@@ -79,7 +79,7 @@ fn conditions(record: &Record) -> [String; 2] {
         ),
         format!(
             "Both: {target_value} requests per replica, {min_replicas} to {max_replicas} replicas, scale-down window \
-             {down_window_seconds} s (default 300 s), the queue is read every {period_seconds} s (default)."
+             {down_window_seconds} s (default 300 s), a decision every {period_seconds} s (default)."
         ),
     ]
 }

@@ -32,7 +32,7 @@ pub(crate) struct Settings {
     pub(crate) target_value: u32,
     pub(crate) min_replicas: u32,
     pub(crate) max_replicas: u32,
-    /// How often each of them reads the queue.
+    /// How often each of them decides.
     pub(crate) period_seconds: u32,
     pub(crate) down_window_seconds: u32,
 }
