@@ -194,7 +194,7 @@ async fn growth(programs: &Programs) -> anyhow::Result<()> {
         "OBJECTS", "CONTROLLER CPU s", "RECONCILES PER OBJECT", "PEAK MiB", "READY s", "OTHER CORES"
     );
     for count in GROWTH {
-        let grown = controller_arm::burst(programs, count).await?;
+        let grown = Box::pin(controller_arm::burst(programs, count)).await?;
         let (used, reconciles) = (grown.burst.used.controller_seconds, grown.reconciles / f64::from(count));
         let (peak, ready, strangers) = (grown.peak_mib, grown.burst.seconds, grown.burst.used.stranger_cores);
         println!("{count:>8} {used:>16.2} {reconciles:>22.1} {peak:>12.1} {ready:>12.1} {strangers:>12.2}");

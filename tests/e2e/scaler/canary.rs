@@ -73,7 +73,7 @@ async fn stable_keeps_the_replicas_that_it_had_when_the_canary_began_until_it_is
     let fewer = follow(&inferences, "", |all| {
         all.values().find_map(|inference| {
             let least = inference.status.as_ref()?.min_stable_replicas?;
-            (inference.spec.replicas < least).then(|| (inference.spec.replicas, least))
+            (inference.spec.replicas < least).then_some((inference.spec.replicas, least))
         })
     });
     tokio::select! {

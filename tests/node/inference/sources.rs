@@ -132,7 +132,7 @@ async fn wrong_credentials_are_reported_and_corrected_in_the_secret() {
     store.give_credentials("another-key").await;
     create(&scene, "chat", store.spec("qwen")).await;
     let report = until_reported(&scene, "chat", reasons::SOURCE_UNAUTHORIZED, "correct the Secret").await;
-    report.heals(store.give_right_credentials()).await;
+    Box::pin(report.heals(store.give_right_credentials())).await;
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn a_missing_secret_is_reported_and_waited_for() {
     create(&scene, "chat", store.spec("qwen")).await;
     let missing = format!("Secret {}/{SECRET} does not exist", scene.namespace());
     let report = until_reported(&scene, "chat", reasons::SECRET_NOT_FOUND, &missing).await;
-    report.heals(store.give_right_credentials()).await;
+    Box::pin(report.heals(store.give_right_credentials())).await;
 }
 
 #[tokio::test]
