@@ -1,6 +1,8 @@
 //! Two versions behind a real gateway: Contour and Envoy send requests to engines on real nodes, and the engines' own counters
 //! decide which version stays.
 
+mod rules;
+
 use std::{collections::BTreeMap, io, net::SocketAddr, time::Duration};
 
 use api::{
@@ -61,8 +63,11 @@ async fn requests_through_envoy_follow_the_shares_and_a_bad_version_is_taken_bac
     create(&scene, "chat", spec).await;
     until_ready(&scene, "chat").await;
 
+    let envoy = contour.relayed(&scene).await;
     the_split_is_as_asked(&scene, &url).await;
-    a_cookie_leads_back_to_its_version(&scene, contour.relayed(&scene).await).await;
+    a_cookie_leads_back_to_its_version(&scene, envoy).await;
+    rules::a_header_leads_to_the_candidate(&scene, envoy).await;
+    rules::copies_reach_the_candidate_and_stable_answers(&scene, &url, envoy).await;
     a_version_that_fails_is_taken_back(&scene, &url).await;
     a_version_that_crashes_gets_no_more_requests(&scene, &url).await;
     a_good_version_becomes_stable_without_a_failed_request(&scene, &url).await;
@@ -134,11 +139,11 @@ async fn the_split_is_as_asked(scene: &Scene<'_>, url: &str) {
     assert!((candidate - expected).abs() <= 3.0 * deviation, "{report}");
 }
 
-/// The version that answers, and the cookie that it gives.
-async fn asked(envoy: SocketAddr, cookie: &str) -> (String, Option<String>) {
+/// The version that answers a request with this header, and the cookie that it gives.
+async fn asked(envoy: SocketAddr, header: &str) -> (String, Option<String>) {
     let body = r#"{"model":"chat","messages":[{"role":"user","content":"hi"}]}"#;
     let request = format!(
-        "POST /chat/v1/chat/completions HTTP/1.1\r\nhost: chat.example.com\r\nconnection: close\r\ncookie: {cookie}\r\n\
+        "POST /chat/v1/chat/completions HTTP/1.1\r\nhost: chat.example.com\r\nconnection: close\r\n{header}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -165,7 +170,7 @@ async fn a_cookie_leads_back_to_its_version(scene: &Scene<'_>, envoy: SocketAddr
     let mut pinned = BTreeMap::new();
     while pinned.len() < 2 {
         assert!(Instant::now() < until, "not each version has given a cookie: {pinned:?}");
-        if let (revision, Some(cookie)) = asked(envoy, "theme=dark").await {
+        if let (revision, Some(cookie)) = asked(envoy, "cookie: theme=dark").await {
             let (pin, attributes) = cookie.split_once(';').expect("attributes");
             assert_eq!(attributes, " Path=/; HttpOnly; SameSite=Lax");
             pinned.insert(revision, pin.to_owned());
@@ -173,7 +178,7 @@ async fn a_cookie_leads_back_to_its_version(scene: &Scene<'_>, envoy: SocketAddr
     }
     for (revision, pin) in &pinned {
         for _ in 0..20 {
-            let (answered, cookie) = asked(envoy, &format!("theme=dark; {pin}; x=1")).await;
+            let (answered, cookie) = asked(envoy, &format!("cookie: theme=dark; {pin}; x=1")).await;
             assert_eq!((&answered, cookie), (revision, None), "{pin}");
         }
     }
@@ -181,7 +186,7 @@ async fn a_cookie_leads_back_to_its_version(scene: &Scene<'_>, envoy: SocketAddr
     change(scene, "chat", json!({ "canary": { "weightPercent": 0 } })).await;
     until_share(scene, 0).await;
     // Envoy takes it over a moment after it was accepted.
-    while asked(envoy, &pinned["2"]).await.0 != "1" {
+    while asked(envoy, &format!("cookie: {}", pinned["2"])).await.0 != "1" {
         assert!(Instant::now() < until + within(), "stable does not answer");
     }
     change(scene, "chat", json!({ "canary": { "pin": "None" } })).await;
