@@ -71,8 +71,8 @@ async fn a_candidate_that_is_edited_drains_before_its_new_version_gets_the_first
     assert_eq!(first, [None, Some(0), Some(10), Some(50), Some(0)]);
     assert!([&[None, Some(0), Some(10)][..], &[Some(10)]].contains(&again), "{again:?}");
     let begins = begun_again(&record).version;
-    let candidates = record.deployments.iter().filter(|known| known.name() == "chat-canary");
-    let newest = candidates.filter(|known| known.version < begins).next_back().expect("a candidate");
+    let mut candidates = record.deployments.iter().filter(|known| known.name() == "chat-canary");
+    let newest = candidates.rfind(|known| known.version < begins).expect("a candidate");
     assert_eq!(image(newest), "engine:3");
 }
 
@@ -85,8 +85,8 @@ async fn a_candidate_waits_without_requests_while_stable_gets_an_edited_version(
         "the route knows the candidate all along"
     );
     let begins = begun_again(&record).version;
-    let of_stable = record.deployments.iter().filter(|known| known.name() == "chat");
-    let newest = of_stable.filter(|known| known.version < begins).next_back().expect("stable");
+    let mut of_stable = record.deployments.iter().filter(|known| known.name() == "chat");
+    let newest = of_stable.rfind(|known| known.version < begins).expect("stable");
     let status = newest.object.status.as_ref().expect("a status");
     assert_eq!(image(newest), "engine:4");
     assert_eq!(
