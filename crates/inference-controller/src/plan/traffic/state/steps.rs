@@ -332,9 +332,9 @@ fn in_step(
             with_seen(status, share, Wanted::Replicas(next.replicas.max(step.replicas)), seen, None)
         }
         Some(next) => {
+            // The share follows when the status has the step: after a crash between the two it would fall to that of this step.
             let status = CanaryStatus { step: next.number, step_started_at: None, ..status };
-            let share = Share { weight: next.weight, ..share };
-            with_seen(status, share, Wanted::Replicas(next.replicas), seen, None)
+            with_seen(status, share, Wanted::Replicas(next.replicas), seen, Some(Duration::ZERO))
         }
         None if may_go_on && (is_approved || canary.promotion == Promotion::Auto) => {
             promoted(with_seen(status, share, pods, seen, None), seen)

@@ -180,3 +180,28 @@ fn a_candidate_that_does_not_become_ready_in_time_is_rolled_back_and_not_tried_a
     world.go_on(5, 60);
     assert_eq!(world.phase(), Some(CanaryPhase::RolledBack));
 }
+
+/// The route is written before the status. A process that ends in between must not have raised the share of a step that the
+/// status does not have.
+#[test]
+fn a_crash_between_two_steps_takes_no_share_back() {
+    for writes in 0..=4 {
+        let mut world = World::new(steps());
+        world.canary.as_mut().unwrap().approved_steps = 2;
+        world.go_on(5, 10);
+        assert_eq!(world.route.share.weight, 10);
+        let mut before = 10;
+        for _ in 0..12 {
+            for writes in [writes, ALL] {
+                world.reconcile(writes);
+                world.accept();
+                world.come_up();
+                let weight = world.route.share.weight;
+                assert!(weight >= before, "from {before} % to {weight} %, after {writes} writes");
+                before = weight;
+            }
+            world.now += 61;
+        }
+        assert_eq!(before, 100);
+    }
+}
