@@ -22,7 +22,9 @@
 //! - `wait/kstatus.rs`: a port of kstatus.
 //! - `lives.rs`: what the scripted life of an object is; `table.rs`: which controller has which.
 //! - `inference.rs`, `training.rs`, `dispatcher.rs`, `scaler.rs`, `inference/endpoint.rs`: the kinds in tests.
+//! - `inference/engines.rs`: stand-ins for the metrics of engines of simulated pods.
 //! - `gateway.rs`: a stand-in for the controller of a Gateway.
+//! - `gateway/record.rs`, `gateway/invariants.rs`: what was stored of canaries, and what must hold for it.
 //! - `drains.rs`: what a drain of a node does.
 //! - `agent.rs`: a real metrics-agent on loopback.
 //! - `real.rs`: clusters with real nodes.
