@@ -101,7 +101,7 @@ impl World {
             Event::AcceptOne(is_http) => self.accept_one(*is_http),
             Event::Grpc(_) if self.route.is_foreign => {}
             Event::Grpc(true) => self.grpc = self.grpc.or(Some(Route::default())),
-            Event::Grpc(false) => self.grpc = None,
+            Event::Grpc(false) => self.lose_grpc(),
             Event::ComeUp => self.come_up(),
             Event::Roll(rolls) => self.is_rolling = *rolls,
             Event::Find(found) => {

@@ -306,6 +306,7 @@ impl World {
                     && (self.gateway || self.is_left)
                     && !share.has_requests()
                     && share.is_known
+                    && !self.is_accepted()
                     && self.quiet_since.is_none()
                     && !may_give_up;
                 assert!(
@@ -370,10 +371,19 @@ impl World {
             Some(route) if !is_http => route.is_accepted = true,
             Some(_) | None => self.route.is_accepted |= is_http,
         }
-        if !self.is_accepted() {
-            return;
+        self.note_quiet();
+    }
+
+    /// The GRPCRoute is gone, and with it its requests.
+    pub(super) fn lose_grpc(&mut self) {
+        self.grpc = None;
+        if !self.is_left {
+            self.note_quiet();
         }
-        if !self.shared().has_requests() && self.quiet_since.is_none() {
+    }
+
+    fn note_quiet(&mut self) {
+        if self.is_accepted() && !self.shared().has_requests() && self.quiet_since.is_none() {
             self.quiet_since = Some(self.now);
         }
     }
