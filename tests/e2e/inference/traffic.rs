@@ -308,9 +308,15 @@ async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_
     let http = routes(&scene).get("chat").await.unwrap();
     assert_eq!(stored.data["spec"]["parentRefs"], http.data["spec"]["parentRefs"]);
     let backend = json!({"group": "", "kind": "Service", "name": "chat", "port": 8001, "weight": 100});
-    let method = json!({"type": "Exact", "service": "inference.GRPCInferenceService"});
-    let rule = json!({"matches": [{"method": method}], "backendRefs": [backend]});
-    assert_eq!(stored.data["spec"]["rules"], json!([rule]));
+    let rules = stored.data["spec"]["rules"].as_array().unwrap();
+    let methods = rules.iter().flat_map(|rule| rule["matches"].as_array().unwrap());
+    let of_service =
+        json!({"type": "Exact", "service": "inference.GRPCInferenceService", "method": "ModelInfer"});
+    assert_eq!(methods.clone().next(), Some(&json!({"method": of_service})));
+    assert!(
+        methods.count() > 1 && rules.iter().all(|rule| rule["backendRefs"] == json!([backend])),
+        "{rules:?}"
+    );
     let inferences = scene.api::<AIInference>();
     wait_for(&inferences, "chat", "both accepted", within(), |inference: &AIInference| {
         let ready = condition(inference, conditions::TRAFFIC_READY);

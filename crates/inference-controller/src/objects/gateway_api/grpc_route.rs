@@ -47,13 +47,15 @@ pub(crate) struct GrpcMatch {
     pub(crate) headers: Vec<Header>,
 }
 
-/// All methods of a service.
+/// A method of a service. In routes of earlier releases it is empty, and stands for all methods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct GrpcMethod {
     #[serde(rename = "type")]
     pub(crate) type_: String,
     pub(crate) service: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) method: String,
 }
 
 /// Not derived, as that of an HTTPRoute.

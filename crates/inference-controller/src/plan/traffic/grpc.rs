@@ -21,8 +21,23 @@ use crate::{
     },
 };
 
-/// All of Triton's gRPC API. Profiles close the parts that change the server.
+/// Triton's gRPC API.
 const SERVICE: &str = "inference.GRPCInferenceService";
+/// Its methods that leave the server as it is. Profiles close the other ones. Each match names one of them: gateways have to
+/// support matches with a service and a method, and Contour refuses others.
+const METHODS: [&str; 9] = [
+    "ModelInfer",
+    "ModelStreamInfer",
+    "ServerLive",
+    "ServerReady",
+    "ModelReady",
+    "ServerMetadata",
+    "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+];
+/// Of a rule, in version 1.2 of the Gateway API.
+const MOST_MATCHES: usize = 8;
 
 /// `metadata`: of a child.
 pub(super) fn route(
@@ -41,20 +56,29 @@ pub(super) fn route(
         weight,
         filters: Vec::new(),
     };
-    let rule = |headers: Vec<Header>, mirrors: bool, backend_refs: Vec<BackendRef>| GrpcRule {
-        matches: vec![GrpcMatch {
-            method: GrpcMethod { type_: "Exact".to_owned(), service: SERVICE.to_owned() },
-            headers,
-        }],
+    let matching = |method: &str, headers: &[Header]| GrpcMatch {
+        method: GrpcMethod {
+            type_: "Exact".to_owned(),
+            service: SERVICE.to_owned(),
+            method: method.to_owned(),
+        },
+        headers: headers.to_owned(),
+    };
+    let rule = |methods: &[&str], headers: &[Header], mirrors: bool, backend_refs: &[BackendRef]| GrpcRule {
+        matches: methods.iter().map(|method| matching(method, headers)).collect(),
         filters: mirrors.then(|| mirror(name, GRPC_PORT)).into_iter().collect(),
-        backend_refs,
+        backend_refs: backend_refs.to_owned(),
+    };
+    let mut rules = Vec::new();
+    let mut add = |headers: &[Header], mirrors: bool, backend_refs: &[BackendRef]| {
+        let parts = METHODS.chunks(MOST_MATCHES);
+        rules.extend(parts.map(|methods| rule(methods, headers, mirrors, backend_refs)));
     };
     let matches = inference.spec.canary.iter().filter(|_| share.matches).flat_map(|canary| &canary.matches);
-    let mut rules: Vec<GrpcRule> =
-        matches.map(|known| rule(vec![header(known)], false, vec![backend(Track::Canary, 100)])).collect();
+    matches.for_each(|known| add(&[header(known)], false, &[backend(Track::Canary, 100)]));
     let mut shared = vec![backend(Track::Stable, 100 - share.weight)];
     shared.extend(share.is_known.then(|| backend(Track::Canary, share.weight)));
-    rules.push(rule(Vec::new(), share.mirrors, shared));
+    add(&[], share.mirrors, &shared);
     let hostnames = if grpc.hostnames.is_empty() { &gateway.hostnames } else { &grpc.hostnames };
     let spec = GrpcRouteSpec { parent_refs: parents(gateway), hostnames: hostnames.clone(), rules };
     GrpcRoute { metadata, spec, status: RouteState::default() }

@@ -53,6 +53,18 @@ fn a_grpc_route_gets_the_shares_of_the_http_route_and_the_step_begins_again_unti
     assert!(text.contains("GrpcRoute") && !text.contains("\"Route\""), "{text}");
 }
 
+/// Gateways need not support a match without a method, and version 1.2 of the Gateway API allows 8 matches in a rule.
+#[test]
+fn each_match_of_a_grpc_route_names_one_method() {
+    let mut scene = analysing(READY);
+    with_gateway(&mut scene, "grpc: {}");
+    let rules = scene.plan().grpc_route.unwrap().spec.rules;
+    let methods: Vec<&str> =
+        rules.iter().flat_map(|rule| &rule.matches).map(|known| &*known.method.method).collect();
+    assert!(methods.contains(&"ModelInfer") && !methods.contains(&""), "{methods:?}");
+    assert!(rules.iter().all(|rule| (1..=8).contains(&rule.matches.len())), "{rules:?}");
+}
+
 #[test]
 fn what_the_gateways_say_about_the_grpc_route_is_in_the_condition() {
     let mut scene = analysing(READY);
