@@ -329,7 +329,7 @@ async fn share_and_end(scene: &Scene<'_>) {
     wait_until_gone(&pools(scene), "shared-canary", within()).await;
     inferences.patch("shared", &PatchParams::default(), &without("gateway")).await.unwrap();
     wait_until_gone(&routes(scene), "shared", within()).await;
-    wait_until_gone(&grpc_routes(scene), "shared", within()).await;
+    wait_until_gone(&grpc_routes(scene), "shared-grpc", within()).await;
 }
 
 /// Has the requests of a candidate counted by a server whose authority is in a Secret.

@@ -50,6 +50,11 @@ pub(crate) fn route(name: &str) -> String {
     name.to_owned()
 }
 
+/// Not that of the HTTPRoute: Contour keeps what it says of a route by its name alone, whatever its kind.
+pub(crate) fn grpc_route(name: &str) -> String {
+    name::with_suffix(name, "-grpc")
+}
+
 /// Also the name in routes, so that a version has one there.
 pub(crate) fn pool(name: &str, track: Track) -> String {
     service(name, track)

@@ -133,10 +133,12 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     }
     let uid = inference.metadata.uid.as_deref().unwrap_or_default();
     let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
-    let route = names::route(inference.metadata.name.as_deref().unwrap_or_default());
+    let name = inference.metadata.name.as_deref().unwrap_or_default();
+    let (route, grpc_route) = (names::route(name), names::grpc_route(name));
     observed.route = owned(&ctx.routes, namespace, uid, &route).map(|kept| HttpRoute::clone(&kept));
     observed.has_no_routes = ctx.routes.is_absent();
-    observed.grpc_route = owned(&ctx.grpc_routes, namespace, uid, &route).map(|kept| GrpcRoute::clone(&kept));
+    observed.grpc_route =
+        owned(&ctx.grpc_routes, namespace, uid, &grpc_route).map(|kept| GrpcRoute::clone(&kept));
     observed.has_no_grpc_routes = ctx.grpc_routes.is_absent();
     observed.has_no_pools = ctx.pools.is_absent();
     if let Some(key) = route_key(&inference) {

@@ -303,7 +303,8 @@ async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_
 
     let calls = Gateway::of_calls(&scene).await;
     let of_calls = grpc_routes(&scene);
-    let stored = wait_for(&of_calls, "chat", "a route of calls", within(), |_: &DynamicObject| true).await;
+    let stored =
+        wait_for(&of_calls, "chat-grpc", "a route of calls", within(), |_: &DynamicObject| true).await;
     assert_eq!(stored.data["spec"]["hostnames"], json!(["grpc.chat.example.com"]));
     let http = routes(&scene).get("chat").await.unwrap();
     assert_eq!(stored.data["spec"]["parentRefs"], http.data["spec"]["parentRefs"]);
@@ -327,7 +328,7 @@ async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_
     // The gateway of calls takes its time: nothing gets a share meanwhile.
     calls.answers(Value::Null);
     change(&scene, "chat", json!({"canary": canary("engine:2")})).await;
-    wait_for(&of_calls, "chat", "the candidate", within(), |route: &DynamicObject| {
+    wait_for(&of_calls, "chat-grpc", "the candidate", within(), |route: &DynamicObject| {
         route.data["spec"]["rules"][0]["backendRefs"].as_array().is_some_and(|refs| refs.len() == 2)
     })
     .await;
@@ -336,7 +337,7 @@ async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_
     assert_eq!(weights(&calls.versions()), [(100, None), (100, Some(0))]);
     calls.answers(json!({"Accepted": "True", "ResolvedRefs": "True"}));
     let touched = Patch::Merge(json!({"metadata": {"annotations": {"touched": "by-the-test"}}}));
-    of_calls.patch("chat", &PatchParams::default(), &touched).await.unwrap();
+    of_calls.patch("chat-grpc", &PatchParams::default(), &touched).await.unwrap();
 
     until_phase(&scene, CanaryPhase::AwaitingApproval).await;
     change(&scene, "chat", json!({"canary": {"approvedSteps": 3}})).await;
@@ -348,7 +349,7 @@ async fn calls_get_the_shares_of_requests_and_no_share_rises_before_both_routes_
         assert_eq!(order::problem(&stand_in.versions()), None);
     }
     change(&scene, "chat", json!({"image": "engine:2", "canary": null, "gateway": {"grpc": null}})).await;
-    wait_until_gone(&of_calls, "chat", within()).await;
+    wait_until_gone(&of_calls, "chat-grpc", within()).await;
     until_ready(&scene, "chat").await;
     assert_eq!(weights(&requests.versions()), shares, "the other route stays as it is");
 }

@@ -144,7 +144,7 @@ pub struct Gateway {
     )).message("must be different paths with /v1 or /v2, such as /v1 or /chat/v1, without a slash at the end"))]
     pub path_prefixes: Vec<String>,
 
-    /// A GRPCRoute of this object's name, for Triton's gRPC API, through the same Gateways. Both routes have the same shares, and a
+    /// A GRPCRoute NAME-grpc, for Triton's gRPC API, through the same Gateways. Both routes have the same shares, and a
     /// canary goes on only when the gateways have accepted both. Its match and mirror hold for both: header names are keys of
     /// gRPC metadata. Nothing in the kind limits the time of a call. While the cluster does not serve GRPCRoutes, the
     /// HTTPRoute works without it. Only with engine triton. Default: none, and the gateway does not lead to gRPC.

@@ -482,7 +482,7 @@ fn is_under_way(canary: &CanaryStatus) -> bool {
 fn rendered(observed: &Observed, share: Share) -> Option<HttpRoute> {
     let inference = &observed.inference;
     let gateway = inference.spec.gateway.as_ref().filter(|_| !observed.has_no_routes)?;
-    let metadata = metadata_of_route(observed, observed.route.is_some())?;
+    let metadata = metadata_of_route(observed, observed.route.is_some(), names::route)?;
     let name = inference.metadata.name.as_deref()?;
     let stored = route::seen(name, observed.route.as_ref()).share;
     let backends = pool::backends(observed, stored, share);
@@ -492,16 +492,16 @@ fn rendered(observed: &Observed, share: Share) -> Option<HttpRoute> {
 fn rendered_grpc(observed: &Observed, share: Share) -> Option<GrpcRoute> {
     let inference = &observed.inference;
     let grpc = grpc_of(inference).filter(|_| !observed.has_no_grpc_routes)?;
-    let metadata = metadata_of_route(observed, observed.grpc_route.is_some())?;
+    let metadata = metadata_of_route(observed, observed.grpc_route.is_some(), names::grpc_route)?;
     Some(grpc::route(inference, (inference.spec.gateway.as_ref()?, grpc), share, metadata))
 }
 
 /// A new route needs the Service of stable, of which one of the same name may belong to another owner.
-fn metadata_of_route(observed: &Observed, exists: bool) -> Option<ObjectMeta> {
+fn metadata_of_route(observed: &Observed, exists: bool, route: fn(&str) -> String) -> Option<ObjectMeta> {
     let inference = &observed.inference;
     observed.service.as_ref().map(drop).or(exists.then_some(()))?;
     let (namespace, name) = (inference.metadata.namespace.as_deref()?, inference.metadata.name.as_deref()?);
-    Some(metadata_of(namespace, name, owner(inference).ok()?, names::route(name)))
+    Some(metadata_of(namespace, name, owner(inference).ok()?, route(name)))
 }
 
 /// `None` without `spec.gateway` and `spec.routeRef`.

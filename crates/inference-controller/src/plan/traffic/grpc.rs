@@ -46,7 +46,7 @@ pub(super) fn route(
     share: Share,
     metadata: ObjectMeta,
 ) -> GrpcRoute {
-    let name = metadata.name.as_deref().unwrap_or_default();
+    let name = inference.metadata.name.as_deref().unwrap_or_default();
     let backend = |track, weight| BackendRef {
         group: String::new(),
         kind: "Service".to_owned(),

@@ -31,6 +31,13 @@ fn a_grpc_route_gets_the_shares_of_the_http_route_and_the_step_begins_again_unti
     let of_calls = |plan: &Plan| *plan.grpc_route.clone().unwrap();
     let plan = scene.plan();
     let calls = of_calls(&plan);
+    assert_eq!(
+        calls.metadata.name.as_deref(),
+        Some("chat-grpc"),
+        "Contour answers for one route of each name"
+    );
+    let backends: Vec<&str> = calls.spec.rules[0].backend_refs.iter().map(|known| &*known.name).collect();
+    assert_eq!(backends, ["chat", "chat-canary"]);
     assert_eq!(calls.spec.hostnames, ["grpc.example.com"]);
     assert_eq!(calls.spec.parent_refs, plan.route.as_ref().unwrap().spec.parent_refs);
     let weights = |plan: &Plan| {
