@@ -115,8 +115,8 @@ pub(super) struct Counting {
     missed: u32,
     /// Since when bad requests of the candidate wait.
     waits_since: Option<i64>,
-    /// Since when new series of the candidate are not counted, as they may be old.
-    left_out: Option<i64>,
+    /// When new series of the candidate, which may be old ones, were left out first and last.
+    left_out: Option<LeftOut>,
     /// The step has begun, and the values of its beginning are not known.
     is_new_step: bool,
 }
@@ -291,9 +291,24 @@ fn without_series(service: &str, has_spoken: bool) -> String {
 
 fn not_counted(service: &str) -> String {
     format!(
-        "{FIELD}: new series of the Service {service} are not counted, because they may be old ones with new labels; the \
-         candidate does not pass for two minutes"
+        "{FIELD}: new series of the Service {service} are not counted, because they may be old ones with new labels; no \
+         step follows for two minutes"
     )
+}
+
+/// Labels that are new in each look delay a pass for so long, and not for ever.
+const LEFT_OUT_FOR: i64 = 600;
+
+#[derive(Clone, Copy, Debug)]
+struct LeftOut {
+    first: i64,
+    last: i64,
+}
+
+impl LeftOut {
+    fn delays(self, at: i64) -> bool {
+        is_recent(self.last, at) && at.saturating_sub(self.first) < LEFT_OUT_FOR
+    }
 }
 
 /// Of what a pass waits for.
@@ -324,7 +339,7 @@ impl Counting {
         let (found, fault) = self.found(answered, times, age);
         let (_, at) = times;
         let may_pass = self.may_pass(&found, at);
-        let leaves_out = self.left_out.is_some_and(|since| is_recent(since, at));
+        let leaves_out = self.left_out.is_some_and(|left_out| is_recent(left_out.last, at));
         let candidate = &answered.queries.services.candidate;
         let fault = fault.or_else(|| leaves_out.then(|| not_counted(candidate)));
         (found, OfQueries { hash: answered.hash(), fault, may_pass })
@@ -333,7 +348,8 @@ impl Counting {
     /// Whether a canary may go on. Bad requests that wait for their requests would be lost with the step. Those of
     /// stable only make a pass harder. Where there are always more bad ones than requests, some would wait for ever.
     fn may_pass(&self, found: &Found, at: i64) -> bool {
-        let waits = [self.waits_since, self.left_out].into_iter().flatten().any(|since| is_recent(since, at));
+        let waits = self.waits_since.is_some_and(|since| is_recent(since, at))
+            || self.left_out.is_some_and(|left_out| left_out.delays(at));
         matches!(found, Found::Counted { .. }) && self.counts_new(at) && !waits
     }
 
@@ -380,9 +396,10 @@ impl Counting {
         let Tracks { stable, candidate } = &mut self.versions;
         stable.advance(&answers.stable, counts_new);
         let leaves_out = candidate.advance(&answers.candidate, counts_new);
-        // Labels that are new in each look do not hold it for ever.
-        let since = self.left_out.filter(|since| leaves_out || is_recent(*since, at));
-        self.left_out = since.or(leaves_out.then_some(at));
+        if leaves_out {
+            let before = self.left_out.filter(|before| is_recent(before.last, at));
+            self.left_out = Some(LeftOut { first: before.map_or(at, |before| before.first), last: at });
+        }
         // The server has answered. So long a gap before it is no interval: as with the counters of pods.
         let is_gap = std::mem::take(&mut self.missed) >= MISSING_AFTER;
         if is_gap {

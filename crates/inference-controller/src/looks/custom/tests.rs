@@ -697,13 +697,24 @@ fn a_candidate_does_not_pass_by_the_first_look_after_all_labels_have_changed() {
 
 /// A label of each batch, or of each caller.
 #[test]
-fn series_that_are_new_in_each_look_delay_a_pass_for_two_minutes_and_not_for_ever() {
+fn series_that_are_new_in_each_look_delay_a_pass_for_ten_minutes_and_not_for_ever() {
     let mut counting = passing();
-    let passes: Vec<bool> = (0_i64..12)
+    let passes: Vec<bool> = (0_i64..44)
         .map(|n| look_at(&mut counting, 415 + 15 * n, &[(100 + n.unsigned_abs(), 9_000.0, 0.0)]).may_pass)
         .collect();
-    let expected: Vec<bool> = (0..12).map(|n| n >= 8).collect();
+    let expected: Vec<bool> = (0..44).map(|n| n >= 40).collect();
     assert_eq!(passes, expected);
+}
+
+/// Two gateways are replaced one after the other.
+#[test]
+fn each_series_that_is_left_out_delays_a_pass_for_two_minutes() {
+    let mut counting = passing();
+    let mut may_pass = |at, series: &[(u64, f64, f64)]| look_at(&mut counting, at, series).may_pass;
+    assert!(!may_pass(415, &[(77, 9_000.0, 0.0)]));
+    assert!(!may_pass(520, &[(77, 9_001.0, 0.0), (78, 9_000.0, 9_000.0)]));
+    assert!(!may_pass(550, &[(77, 9_002.0, 0.0), (78, 9_000.0, 9_000.0)]), "two minutes after the first");
+    assert!(may_pass(645, &[(77, 9_003.0, 0.0), (78, 9_000.0, 9_000.0)]));
 }
 
 #[test]

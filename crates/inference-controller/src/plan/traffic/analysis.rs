@@ -325,6 +325,23 @@ impl Analysed {
         Duration::from_secs(u64::try_from(self.record.waited).unwrap_or_default())
     }
 
+    /// All looks of the step were counted, for so many seconds at least, and none has found a request.
+    pub(super) fn has_seen_no_request(&self, seconds: i64) -> bool {
+        let Inputs { metrics, step } = &self.record.inputs;
+        let interval = i64::from(step.interval_seconds);
+        // A look more or less, and those of the warm-up, which are no reason for a longer silence.
+        let lasted = self.record.until.saturating_sub(self.record.since).saturating_sub(2 * interval);
+        let is_silent = |judged: &Judged| {
+            let Tracks { stable, candidate } = judged.evidence.totals;
+            judged.evidence.skipped == 0 && stable.requests() == 0 && candidate.requests() == 0
+        };
+        let is_counted = |judged: &Judged| {
+            let counted = i64::from(judged.evidence.counted).saturating_mul(interval);
+            counted >= seconds && counted >= lasted
+        };
+        metrics.iter().all(is_silent) && metrics.iter().any(is_counted)
+    }
+
     pub(super) fn since(&self) -> i64 {
         self.record.since
     }

@@ -54,7 +54,7 @@ pub(super) fn verdicts(
     let spec = &observed.inference.spec;
     // Of the HTTPRoute of `spec.routeRef`, this says only whether a candidate can get a share.
     let is_shared = spec.gateway.is_some() || spec.route_ref.is_some() && canary.is_some();
-    let mut traffic = is_shared.then(|| traffic_ready(observed, canary));
+    let mut traffic = is_shared.then(|| traffic_ready(observed, canary, known.analysed));
     let unanswered = traffic.as_ref().and_then(|verdict| unanswered(verdict, observed, now));
     if unanswered.is_some()
         && let Some(verdict) = &mut traffic
@@ -64,7 +64,7 @@ pub(super) fn verdicts(
     }
     let mut verdicts: Vec<Verdict> = traffic.into_iter().collect();
     if let Some(status) = canary {
-        verdicts.push(progressing(observed, spec.canary.as_ref(), status, known));
+        verdicts.push(progressing(observed, (spec.canary.as_ref(), status), known, now));
         verdicts.push(healthy(observed, status, known));
     }
     (verdicts, unanswered)
@@ -72,9 +72,9 @@ pub(super) fn verdicts(
 
 fn progressing(
     observed: &Observed,
-    canary: Option<&Canary>,
-    status: &CanaryStatus,
+    (canary, status): (Option<&Canary>, &CanaryStatus),
     OfCandidate { assessment, analysed, evaluated }: OfCandidate<'_>,
+    now: Timestamp,
 ) -> Verdict {
     let says = |holds, reason, message| verdict(conditions::CANARY_PROGRESSING, holds, reason, message);
     if let Some((reason, message)) = observed.apart.get(CANDIDATE) {
@@ -158,7 +158,11 @@ fn progressing(
             let message = match keeps_requests(observed) {
                 Some(why) => format!("{why}{}", without_answer(observed)),
                 None => {
-                    format!("requests of the candidate end{}{}", running(observed, status), still_has(status))
+                    format!(
+                        "requests of the candidate end{}{}",
+                        running(observed, status, now),
+                        still_has(status)
+                    )
                 }
             };
             says(true, reasons::CANARY_ROLLING_BACK, message)
@@ -203,7 +207,7 @@ const OF_EVALUATION: [&str; 5] = [
 ];
 
 /// How many requests of the candidate run, and until when they may.
-fn running(observed: &Observed, status: &CanaryStatus) -> String {
+fn running(observed: &Observed, status: &CanaryStatus, now: Timestamp) -> String {
     let Some(since) = &status.draining_since else { return String::new() };
     let running = match drain::running(observed, status) {
         Some(requests) => format!("; {requests} still run"),
@@ -212,7 +216,8 @@ fn running(observed: &Observed, status: &CanaryStatus) -> String {
     let seconds = drain::longest(observed).as_secs().cast_signed();
     let until = Timestamp::from_second(since.0.as_second().saturating_add(seconds));
     // A time, not what is left of it: the words stay, and the status is not written each second.
-    let until = until.map(|until| format!("; the pods end at {until} at the latest"));
+    let until = until.ok().filter(|until| *until > now);
+    let until = until.map(|until| format!("; requests may run until {until}"));
     format!("{running}{}", until.unwrap_or_default())
 }
 

@@ -226,9 +226,7 @@ fn promoting(before: CanaryStatus, canary: &Canary, seen: &Seen, now: Timestamp)
     let replicas = if seen.is_stopped { 0 } else { step.map_or(canary.replicas, |step| step.replicas) };
     let pods = match scaled(replicas, &status, share, seen) {
         // Its steps were removed, and with them the number of pods for its share.
-        Wanted::Replicas(replicas) if share.weight > 0 && step.is_none() && seen.candidate.all > replicas => {
-            Wanted::Kept
-        }
+        Wanted::Replicas(_) if share.weight > 0 && step.is_none() => Wanted::Kept,
         pods => pods,
     };
     Next { promoted, ..with_seen(status, share, pods, seen, None) }

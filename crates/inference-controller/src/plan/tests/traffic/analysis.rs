@@ -354,38 +354,40 @@ fn the_third_loss_is_a_crash_where_an_engine_has_ended_and_unready_where_none_ha
     }
 }
 
-/// An older route with the same rules gets all requests, and Contour does not say so.
+/// An older route with the same rules gets all requests, and not every gateway says so.
 #[test]
 fn a_route_that_brings_no_request_for_minutes_is_named_and_its_gateways_with_their_answers() {
-    let message_after = |seconds: i64, requests: u64| {
-        let mut scene = analysing(READY);
-        let counted = |requests| verdict::interval::Flow {
+    use crate::looks::{Found, Look};
+
+    let counted = |requests| {
+        let flow = |requests| verdict::interval::Flow {
             arrivals: requests,
             ended: verdict::interval::Counts::new(requests, 0).unwrap(),
             ..Default::default()
         };
-        let flows = verdict::interval::Tracks { stable: counted(requests), candidate: counted(0) };
+        let flows = verdict::interval::Tracks { stable: flow(requests), candidate: flow(0) };
+        Found::Counted { flows, bound: None }
+    };
+    // Of looks each 15 s.
+    let message_after = |found: &[Found]| {
+        let mut scene = analysing(READY);
         let since = at(-400);
+        let look = |(number, found): (i64, &Found)| Look {
+            step_since: since.as_second(),
+            at: since.as_second() + 15 * number,
+            ended: since.as_second() + 15 * number,
+            ready_pods: Default::default(),
+            requests: None,
+            metrics: [(api::aiinference::analysis::MetricName::ErrorRate, *found)].into(),
+            tokens: None,
+            fault: None,
+            of_queries: None,
+        };
         scene.observe(|observed| {
             let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
             status.canary.as_mut().unwrap().step_started_at =
                 Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(since));
-            let until = since.as_second() + seconds;
-            observed.looking.looks = vec![crate::looks::Look {
-                step_since: since.as_second(),
-                at: until,
-                ended: until,
-                ready_pods: Default::default(),
-                requests: None,
-                metrics: [(
-                    api::aiinference::analysis::MetricName::ErrorRate,
-                    crate::looks::Found::Counted { flows, bound: None },
-                )]
-                .into(),
-                tokens: None,
-                fault: None,
-                of_queries: None,
-            }];
+            observed.looking.looks = (1..).zip(found).map(look).collect();
         });
         let plan = scene.plan();
         let parents = plan.status.route.clone().unwrap().parents;
@@ -396,8 +398,14 @@ fn a_route_that_brings_no_request_for_minutes_is_named_and_its_gateways_with_the
         condition(&plan, "TrafficReady").2
     };
     let accepted = "accepted by Gateway public";
-    assert_eq!(message_after(299, 0), accepted, "not yet");
-    assert_eq!(message_after(300, 1), accepted, "requests come");
-    let silent = format!("{accepted}; no request of either version has ended since {}: ", at(-400));
-    assert!(message_after(300, 0).starts_with(&silent), "{}", message_after(300, 0));
+    assert_eq!(message_after(&[counted(0); 19]), accepted, "not yet");
+    let silent = message_after(&[counted(0); 20]);
+    let words =
+        format!("{accepted}; the engines of both versions have ended no request since {}: ", at(-400));
+    assert!(silent.starts_with(&words), "{silent}");
+    let with = |found| [vec![counted(0); 22], vec![found]].concat();
+    assert_eq!(message_after(&with(counted(1))), accepted, "requests come");
+    for found in [Found::Incomplete, Found::BucketMismatch] {
+        assert_eq!(message_after(&with(found)), accepted, "some may not have been counted");
+    }
 }

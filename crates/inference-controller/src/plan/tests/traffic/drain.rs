@@ -57,7 +57,7 @@ fn the_engines_of_a_candidate_that_ends_are_looked_at_once_the_gateways_have_set
     let until = at(300);
     assert_eq!(
         progressing.2,
-        format!("requests of the candidate end; 3 still run; the pods end at {until} at the latest")
+        format!("requests of the candidate end; 3 still run; requests may run until {until}")
     );
     scene.observe(|observed| observed.looking.is_asked = false);
     assert!(scene.plan_at(40).look.is_some() && scene.plan_at(301).look.is_none(), "not after its time");

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use api::{
-    aiinference::{
-        analysis::AnalysisMetricStatus,
-        traffic::{CanaryStatus, RouteRef},
-    },
+    aiinference::traffic::{CanaryPhase, CanaryStatus, RouteRef},
     conditions,
     labels::MANAGED_BY,
     reasons,
@@ -16,7 +13,7 @@ use runtime::write::conditions::Verdict;
 use workload::time::remaining;
 
 use super::{
-    super::{answer_of, referred::unfit, route::Answer, stored, waits_for_grpc},
+    super::{analysis::Analysed, answer_of, referred::unfit, route::Answer, stored, waits_for_grpc},
     GRPC_ROUTE, POOLS, ROUTE, WEIGHTS, verdict,
 };
 use crate::{
@@ -71,7 +68,11 @@ pub(super) fn refusals(observed: &Observed) -> impl Iterator<Item = &(&'static s
     written.into_iter().flatten().filter_map(|what| observed.apart.get(what))
 }
 
-pub(super) fn traffic_ready(observed: &Observed, canary: Option<&CanaryStatus>) -> Verdict {
+pub(super) fn traffic_ready(
+    observed: &Observed,
+    canary: Option<&CanaryStatus>,
+    analysed: Option<&Analysed>,
+) -> Verdict {
     let fails = |reason, message| verdict(conditions::TRAFFIC_READY, false, reason, message);
     let inference = &observed.inference;
     let reference = inference.spec.route_ref.as_ref();
@@ -115,7 +116,8 @@ pub(super) fn traffic_ready(observed: &Observed, canary: Option<&CanaryStatus>) 
                 true | false => "",
             };
             let overlap = overlap(stored);
-            let silence = canary.and_then(silence).unwrap_or_default();
+            let silence = canary.zip(analysed).and_then(|(canary, analysed)| silence(canary, analysed));
+            let silence = silence.unwrap_or_default();
             let message = format!("accepted by Gateway {gateways}{without}{overlap}{silence}");
             verdict(conditions::TRAFFIC_READY, true, reasons::ROUTE_ACCEPTED, message)
         }
@@ -153,16 +155,13 @@ fn overlap(stored: &HttpRoute) -> String {
 const SILENT_SECONDS: i64 = 300;
 
 /// An older route with the same host names and paths gets all requests, and not every gateway says so.
-fn silence(canary: &CanaryStatus) -> Option<String> {
-    let since = canary.step_started_at.as_ref()?;
-    let analysis = canary.analysis.as_ref()?;
-    let counted = analysis.counted_until.as_ref()?.0.as_second().saturating_sub(since.0.as_second());
-    let is_silent = |metric: &AnalysisMetricStatus| metric.stable.ended == 0 && metric.candidate.ended == 0;
-    let is_silent = !analysis.metrics.is_empty() && analysis.metrics.iter().all(is_silent);
-    (is_silent && counted >= SILENT_SECONDS).then(|| {
+fn silence(canary: &CanaryStatus, analysed: &Analysed) -> Option<String> {
+    let is_judged = [CanaryPhase::Analysing, CanaryPhase::AwaitingApproval, CanaryPhase::Held].map(Some);
+    let since = canary.step_started_at.as_ref().filter(|_| is_judged.contains(&canary.phase))?;
+    analysed.has_seen_no_request(SILENT_SECONDS).then(|| {
         format!(
-            "; no request of either version has ended since {}: check that clients use the Gateway, and that no older \
-             route has the same host names and paths",
+            "; the engines of both versions have ended no request since {}: check that clients use the Gateway, and that no \
+             older route has the same host names and paths",
             since.0
         )
     })
