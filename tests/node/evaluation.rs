@@ -64,7 +64,13 @@ async fn a_worse_model_regresses_and_its_server_is_gone_with_its_last_answer() {
     wait_for(&servers, "new-candidate", "there", within(), |_: &AIInference| true).await;
     let evaluation = until_phase(&scene, "new", Phase::Succeeded).await;
     assert_eq!(servers.get_opt("new-candidate").await.expect("an answer"), None, "it holds a GPU");
-    assert_eq!(pods_of(&scene, "new-candidate").await.len(), 0);
+    ask_until("no pod of the server", within(), async || {
+        match pods_of(&scene, "new-candidate").await.len() {
+            0 => Ok(()),
+            pods => Err(format!("{pods} pods")),
+        }
+    })
+    .await;
     has_the_planted_counts(evaluation.status.as_ref().expect("a status"));
 
     let uploaded = until_reason(&scene, "new", conditions::UPLOADED, reasons::UPLOADED).await;

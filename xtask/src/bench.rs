@@ -17,6 +17,9 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
     {
         return replay::compare_with_goals(files);
     }
+    if answers_for_engines(&args.args) {
+        local_cluster::own_network::check()?;
+    }
     // The meter shares the machine with what it measures, so it is optimized itself.
     succeed(&mut cargo(["build", "--profile", "meter", "--locked", "--package", "bench"]))?;
     let program = target_folder()?.join("meter/bench");

@@ -20,10 +20,14 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
         // Before minutes are spent on builds.
         local_cluster::real::check()?;
     }
+    let is_apart = has_cluster(IN_OWN_NETWORK, &args.args);
+    if is_apart {
+        local_cluster::own_network::check()?;
+    }
     build_programs()?;
     succeed(&mut cargo(["build", "--locked", "--package", "demo"]))?;
     let program = target_folder()?.join("debug/demo");
-    let mut demo = if has_cluster(IN_OWN_NETWORK, &args.args) {
+    let mut demo = if is_apart {
         // Nothing can be fetched from there.
         local_cluster::tools::ensure()?;
         local_cluster::own_network::command(&program)

@@ -22,7 +22,6 @@ use tests::{
 
 use super::{change, condition, create, is_ready, until_ready};
 
-mod bad_engines;
 mod conflict;
 mod edits;
 

@@ -1,6 +1,7 @@
 //! Two versions behind a real gateway: Contour and Envoy send requests to engines on real nodes, and the engines' own counters
 //! decide which version stays.
 
+mod bad_engines;
 mod rules;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, time::Duration};

@@ -3,7 +3,12 @@
 //! A watch delivers every stored version in order, and the versions of all kinds are numbered together. So this is what an audit
 //! log with whole objects would say, also about the writers that such a log leaves out.
 
-use std::{cell::RefCell, fmt::Debug, time::Instant};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    time::Instant,
+};
 
 use futures::TryStreamExt as _;
 use k8s_openapi::api::{apps::v1::Deployment, discovery::v1::EndpointSlice};
@@ -13,7 +18,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{Scene, gateway::routes};
+use crate::{Scene, ask_until, gateway::routes, within};
 
 #[derive(Clone, Debug, Default)]
 pub struct Record {
@@ -48,11 +53,17 @@ impl<K: Resource> Stored<K> {
     }
 }
 
-/// Records until the script ends.
+/// Records until the script ends, and everything that is stored then.
 pub async fn recorded(scene: &Scene<'_>, script: impl Future<Output = ()>) -> Record {
     let record = RefCell::new(Record::default());
     let (routes, slices, deployments) =
         (routes(scene), scene.api::<EndpointSlice>(), scene.api::<Deployment>());
+    let script = async {
+        script.await;
+        until_delivered(&routes, || record.borrow().routes.clone()).await;
+        until_delivered(&slices, || record.borrow().slices.clone()).await;
+        until_delivered(&deployments, || record.borrow().deployments.clone()).await;
+    };
     tokio::select! {
         () = each_version(&routes, |stored| record.borrow_mut().routes.push(stored)) => {}
         () = each_version(&slices, |stored| record.borrow_mut().slices.push(stored)) => {}
@@ -60,6 +71,23 @@ pub async fn recorded(scene: &Scene<'_>, script: impl Future<Output = ()>) -> Re
         () = script => {}
     }
     record.into_inner()
+}
+
+/// Until the watch has delivered what is stored, and the end of what is not.
+async fn until_delivered<K>(api: &Api<K>, known: impl Fn() -> Vec<Stored<K>>)
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    ask_until("the watch has delivered everything", within(), async || {
+        let list = api.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let stored: BTreeSet<u64> =
+            list.items.into_iter().map(|object| Stored::now(object, false).version).collect();
+        let known = known();
+        let newest: BTreeMap<&str, &Stored<K>> = known.iter().map(|known| (known.uid(), known)).collect();
+        let left = newest.values().filter(|known| !known.is_deleted).map(|known| known.version).collect();
+        if stored == left { Ok(()) } else { Err(format!("stored {stored:?}, delivered {left:?}")) }
+    })
+    .await;
 }
 
 /// Does not end. A watch that skips a version is a panic.

@@ -501,7 +501,6 @@ fn a_server_has_the_time_that_its_model_needs_to_warm_up() {
     assert_eq!(seconds(&json!({"server": {"warmupTimeoutSeconds": 3600}})), json!(3600));
 }
 
-/// An admission policy demands them of all pods.
 /// Two models of a hub may both have weights in several formats.
 #[test]
 fn a_server_copies_the_files_of_a_hub_that_the_evaluation_asks_for() {
@@ -516,6 +515,7 @@ fn a_server_copies_the_files_of_a_hub_that_the_evaluation_asks_for() {
     assert_eq!(loader_of(&json!({})), Value::Null);
 }
 
+/// An admission policy demands them of all pods.
 #[test]
 fn a_server_has_the_labels_of_the_pods_and_not_the_annotations_of_runs() {
     let spec = |fields: &Value| {

@@ -27,6 +27,19 @@ pub fn command(program: &Path) -> Command {
     command
 }
 
+/// Why no network apart can be made here, before minutes are spent on builds.
+pub fn check() -> Result<()> {
+    let failed = |source| Error::Io { step: "make a network apart", path: PathBuf::from("unshare"), source };
+    let tried = command(Path::new("ip")).arg("-V").output().map_err(failed)?;
+    if tried.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+    let fix =
+        "it needs Linux, `unshare` and `ip` (Debian: util-linux, iproute2), and root or user namespaces";
+    Err(failed(io::Error::other(format!("{said}; {fix}"))))
+}
+
 /// Gives this process's network the addresses of all simulated pods. Only for what was started by [`command`]: the
 /// network of the machine is left as it is, with an error.
 pub fn take_addresses_of_pods() -> Result<()> {

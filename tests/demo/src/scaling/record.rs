@@ -16,7 +16,7 @@ pub(crate) struct Record {
     pub(crate) cold_start_seconds: u32,
     /// Requests that arrive before the burst.
     pub(crate) requests_per_second: u32,
-    /// When the recording began: seconds since the burst began, negative. Both have their minimum, all of it Ready.
+    /// When the recording began: seconds since the burst began, negative. Both have their minimum Ready.
     pub(crate) from: f64,
     /// When it ended, in tenths of a second as all times.
     pub(crate) until: f64,

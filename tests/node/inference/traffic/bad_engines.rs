@@ -1,7 +1,7 @@
 //! Candidates whose engines do something wrong, side by side: each gets the verdict and the reason that fit.
 //!
-//! The engines are stand-ins that count, see `tests::inference::engines`. Requests through a gateway to real processes, with
-//! errors and a crash, are in `tests/node`.
+//! The engines are stand-ins that count, see `tests::inference::engines`. The nodes are simulated, in a network apart, which
+//! needs root as real nodes do.
 
 use std::time::Duration;
 
@@ -25,13 +25,12 @@ use tests::{
     gateway::Gateway,
     in_own_network,
     inference::{
-        CONTROLLER,
+        CONTROLLER, change, condition, create,
         engines::{self, Engine},
+        until_ready,
     },
-    start, tools, wait_for, within,
+    start, tools, until_renewed, wait_for, within,
 };
-
-use super::super::{change, condition, create, until_ready};
 
 /// One candidate, and what has to become of it.
 struct Case {
@@ -69,7 +68,7 @@ const CASES: [Case; 7] = [
         name: "repetitions",
         engine: Engine { repetitions: 5, ..GOOD },
         metric: "repetitionRate",
-        ends: Ends::Failed { words: "repetitionRate: " },
+        ends: Ends::Failed { words: "(5.0 %) " },
     },
     Case {
         name: "resets",
@@ -180,8 +179,12 @@ async fn is_judged(scene: &Scene<'_>, case: &Case) {
         }
         Ends::NeverReady => {
             let runs = |_: &AIInference, canary: &CanaryStatus| canary.replicas == 1;
-            let canary = until(scene, case, "it runs", runs).await;
+            until(scene, case, "it runs", runs).await;
+            // Later than the others get their shares.
+            until_renewed(scene, CONTROLLER, 2).await;
+            let canary = until(scene, case, "it still runs", runs).await;
             assert_eq!((canary.phase, canary.weight_percent), (Some(CanaryPhase::Starting), 0), "{name}");
+            assert_eq!((canary.ready_replicas, canary.step), (0, 0), "{name}");
         }
     }
 }
