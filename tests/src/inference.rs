@@ -304,7 +304,7 @@ async fn share_and_end(scene: &Scene<'_>) {
         "endpointPickerRef": {"name": "other", "port": {"number": 9002}}});
     for (name, group, kind, spec) in [
         ("foreign", "gateway", "HTTPRoute", json!({})),
-        ("foreign-calls", "gateway", "GRPCRoute", json!({})),
+        ("foreign-calls-grpc", "gateway", "GRPCRoute", json!({})),
         ("foreign-pool", "inference", "InferencePool", pool),
     ] {
         let foreign = json!({
@@ -314,6 +314,7 @@ async fn share_and_end(scene: &Scene<'_>) {
         scene.apply(&foreign.to_string()).await.unwrap();
         let gateway =
             json!({"name": "public", "hostnames": ["a.example.com"], "grpc": {}, "inferencePool": picker});
+        let name = name.trim_end_matches("-grpc");
         create(scene, name, json!({"engine": "triton", "gateway": gateway})).await;
         until_not_ready(scene, name, "OwnershipConflict").await;
     }
