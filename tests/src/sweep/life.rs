@@ -71,7 +71,7 @@ const TIMES_THE_STATUSES: usize = 2;
 
 /// So many more pods may be made after a pod template was edited by hand. Kubernetes begins to replace the two pods at once, and
 /// how far it gets before the controller takes the edit back depends on the machine: both are made, and made again.
-const MORE_PODS_OF_AN_EDIT: usize = 4;
+pub(super) const MORE_PODS_OF_AN_EDIT: usize = 4;
 
 /// What an undisturbed life is like.
 #[derive(Clone, Debug, Default)]
