@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::endpoint::contest;
 use crate::{
     Scene,
-    lives::{Edited, Further, Life},
+    lives::{Edited, Life},
     wait_for, wait_until_gone, within,
 };
 
@@ -58,7 +58,7 @@ pub(crate) fn life() -> Life {
         },
         children: None,
         // The server goes and comes back.
-        further: [json!({"suspend": true}), json!({"suspend": false})].map(Further::once_done).into(),
+        further: vec![json!({"suspend": true}), json!({"suspend": false})],
         needs_gateway: false,
         measured: &["startTime", "completionTime", "message"],
         counted: &["modelevaluation_phase{phase=\"preparing\"} 1"],
