@@ -30,7 +30,7 @@ use tokio::{
 use super::{
     mode::Fault,
     proxy::{Counts, Proxy, Sent},
-    world::{ANY, Pods, World, difference, look},
+    world::{ANY, Pods, World, difference, has_children_of_before, look},
 };
 use crate::{
     Scene,
@@ -310,6 +310,10 @@ impl Run<'_, '_> {
             let problem = match self.reference {
                 Some(reference) => difference(&reference.steps[index].0, &world),
                 None if !done => "it is not done".to_owned(),
+                // The garbage collector may pause for a minute, and the controller waits for it.
+                None if has_children_of_before(&world, &self.setup.life.kind.resource().kind, NAME) => {
+                    "children of the object before are still there".to_owned()
+                }
                 // The garbage collector deletes the children after the object is gone.
                 None if step == Step::Deleted => difference(&World::new(), &world),
                 None => {

@@ -171,6 +171,14 @@ const IDENTITIES: [&str; 10] = [
     labels::APPLIED,
 ];
 
+/// Whether something is owned by an object of this kind and name that was deleted since.
+pub(super) fn has_children_of_before(world: &World, kind: &str, name: &str) -> bool {
+    let owners = world.values().flat_map(|object| object["ownerReferences"].as_array());
+    owners
+        .flatten()
+        .any(|owner| owner["kind"] == kind && owner["name"] == name && owner["uid"] == "(another)")
+}
+
 fn masked(value: &Value, masks: &Masks) -> Value {
     match value {
         Value::Object(fields) => {
@@ -337,6 +345,17 @@ mod tests {
         assert!(misses_events(&answered(410)));
         assert!(!misses_events(&answered(500)));
         assert!(!misses_events(&kube::Error::Service("connection reset".into())));
+    }
+
+    #[test]
+    fn children_of_an_object_that_was_deleted_are_known_by_its_uid() {
+        let world = |uid: &str| {
+            let owner = json!({"kind": "ModelEvaluation", "name": "life", "uid": uid});
+            World::from([("claims/life".to_owned(), json!({"ownerReferences": [owner]}))])
+        };
+        assert!(has_children_of_before(&world("(another)"), "ModelEvaluation", "life"));
+        assert!(!has_children_of_before(&world("(its root)"), "ModelEvaluation", "life"));
+        assert!(!has_children_of_before(&world("(another)"), "ReplicaSet", "life"));
     }
 
     #[test]
