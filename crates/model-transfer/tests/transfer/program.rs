@@ -59,7 +59,8 @@ struct Said {
 
 impl Program {
     pub(crate) fn new<const N: usize>(store: SocketAddr, arguments: [&str; N]) -> Self {
-        let files = tempfile::tempdir().unwrap();
+        // Not on the disk of the model, or a transfer depended on how full the disk of the machine is.
+        let files = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_model-transfer"));
         command.args(arguments).env_clear().envs([
             ("AWS_ACCESS_KEY_ID", ACCESS_KEY),

@@ -107,7 +107,9 @@ impl Pod {
             interval,
             grace: PATIENCE,
         };
-        Self { settings, own: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap() }
+        // On another disk than the state, or a restore depended on how full the disk of the machine is.
+        let own = tempfile::tempdir_in("/dev/shm").unwrap();
+        Self { settings, own, state: tempfile::tempdir().unwrap() }
     }
 
     async fn load(&self) -> Restored {

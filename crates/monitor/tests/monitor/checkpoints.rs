@@ -112,7 +112,9 @@ pub(crate) const QUICK: [&str; 2] = ["--checkpoint-seconds=1", "--grace-seconds=
 impl<'s> Pod<'s> {
     pub(crate) fn new(storage: &'s Storage, uid: &'static str) -> Self {
         let worker = Worker::start(Says::default());
-        Self { uid, storage, own: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap(), worker }
+        // On another disk than the state, or a restore depended on how full the disk of the machine is.
+        let own = tempfile::tempdir_in("/dev/shm").unwrap();
+        Self { uid, storage, own, state: tempfile::tempdir().unwrap(), worker }
     }
 
     pub(crate) fn write(&self, name: &str, text: &str) {

@@ -227,7 +227,9 @@ impl Pod {
     }
 
     fn of(uri: &'static str) -> Self {
-        Self { own: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap(), uri }
+        // On another disk than the state, or a restore depended on how full the disk of the machine is.
+        let own = tempfile::tempdir_in("/dev/shm").unwrap();
+        Self { own, state: tempfile::tempdir().unwrap(), uri }
     }
 
     fn args(&self) -> [String; 3] {

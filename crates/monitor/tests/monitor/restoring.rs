@@ -62,7 +62,8 @@ fn serve(mut stream: &TcpStream, seen: &Mutex<Vec<String>>) {
 
 /// The exit code of a loader of states in this bucket, and its termination message.
 fn load(address: &str, more: &[&str]) -> (Option<i32>, String) {
-    let (own, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // On another disk than the state, or a restore depended on how full the disk of the machine is.
+    let (own, state) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap());
     let log = own.path().join("log");
     fs::write(&log, "").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_monitor"))
