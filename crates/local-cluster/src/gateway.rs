@@ -22,7 +22,7 @@ use crate::{
 
 /// The kind HTTPRoute as the Gateway API has it in its standard channel.
 pub const HTTP_ROUTES: &str = include_str!("../gateway-api/httproutes.yaml");
-/// GRPCRoute, which Contour does not read here.
+/// GRPCRoute, of the same channel.
 pub const GRPC_ROUTES: &str = include_str!("../gateway-api/grpcroutes.yaml");
 /// InferencePool of the Gateway API Inference Extension, which Contour does not know.
 pub const INFERENCE_POOLS: &str = include_str!("../gateway-api/inferencepools.yaml");
@@ -34,8 +34,7 @@ const OTHER_KINDS: [&str; 4] = [
     include_str!("../gateway-api/contour.yaml"),
 ];
 /// Kinds that Contour would wait for, and that are not installed.
-const DISABLED: [&str; 5] =
-    ["tlsroutes", "grpcroutes", "tcproutes", "backendtlspolicies", "extensionservices"];
+const DISABLED: [&str; 4] = ["tlsroutes", "tcproutes", "backendtlspolicies", "extensionservices"];
 
 /// Name of the Gateway.
 pub const GATEWAY: &str = "public";
@@ -136,8 +135,8 @@ impl Cluster {
 }
 
 async fn install_kinds(client: &Client) -> Result<()> {
-    let mut kinds = install::parse(HTTP_ROUTES)?;
-    for kind in OTHER_KINDS {
+    let mut kinds = Vec::new();
+    for kind in [HTTP_ROUTES, GRPC_ROUTES].into_iter().chain(OTHER_KINDS) {
         kinds.extend(install::parse(kind)?);
     }
     install::definitions(client, &kinds).await

@@ -1,5 +1,6 @@
 //! What the ports answer: the engine's own paths for probes, metrics and inference, and `/model` for tests.
 
+pub(crate) mod calls;
 mod restricted;
 mod stream;
 

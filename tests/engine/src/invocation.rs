@@ -23,6 +23,8 @@ pub(crate) struct Invocation {
     /// What requests call the model; Triton's are called as their folders are.
     pub(crate) served_model_name: Option<String>,
     pub(crate) port: u16,
+    /// Of Triton's gRPC API.
+    pub(crate) grpc_port: Option<u16>,
     /// Where metrics have a port of their own.
     pub(crate) metrics_port: Option<u16>,
     /// How long requests in flight may take after SIGTERM.
@@ -40,6 +42,7 @@ impl Invocation {
                 model_path: flags.last("--model-id").unwrap_or_default().into(),
                 served_model_name: None,
                 port: flags.number("--port", 80)?,
+                grpc_port: None,
                 metrics_port: None,
                 drain: Duration::from_secs(flags.number("--graceful-termination-timeout", 90)?),
             }),
@@ -48,6 +51,7 @@ impl Invocation {
                 model_path: model.into(),
                 served_model_name: Some(flags.last("--served-model-name").unwrap_or(model).to_owned()),
                 port: flags.number("--port", 8000)?,
+                grpc_port: None,
                 metrics_port: None,
                 // Requests in flight are cut off.
                 drain: Duration::from_secs(flags.number("--shutdown-timeout", 0)?),
@@ -96,6 +100,7 @@ mod tests {
             model_path: "/models".into(),
             served_model_name: Some("llama".to_owned()),
             port: 8100,
+            grpc_port: None,
             metrics_port: None,
             drain: Duration::from_secs(60),
         };
@@ -105,12 +110,13 @@ mod tests {
     #[test]
     fn triton_is_known_by_its_program() {
         let line = "tritonserver --strict-readiness=true --model-repository=/models --http-port=8100 \
-                    --grpc-port=8001 --metrics-port=8102 --exit-timeout-secs=60";
+                    --grpc-port=8101 --metrics-port=8102 --exit-timeout-secs=60";
         let expected = Invocation {
             engine: Engine::Triton(Triton { repositories: vec!["/models".into()], ..Triton::default() }),
             model_path: "/models".into(),
             served_model_name: None,
             port: 8100,
+            grpc_port: Some(8101),
             metrics_port: Some(8102),
             drain: Duration::from_secs(60),
         };
@@ -126,6 +132,7 @@ mod tests {
             model_path: "/models".into(),
             served_model_name: None,
             port: 8100,
+            grpc_port: None,
             metrics_port: None,
             drain: Duration::from_secs(70),
         };

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    answers::{Loaded, Serving, metrics_router, router},
+    answers::{Loaded, Serving, calls, metrics_router, router},
     behaviour::{Behaviour, Fault},
     invocation::{Engine, Invocation},
     model,
@@ -93,6 +93,9 @@ async fn triton(serving: &Arc<Serving>) -> anyhow::Result<ExitCode> {
     ports.open(serving.invocation.port, router(serving), Closing::ByClients).await?;
     if let Some(port) = serving.invocation.metrics_port {
         ports.open(port, metrics_router(serving), Closing::AfterAnswers).await?;
+    }
+    if let Some(port) = serving.invocation.grpc_port {
+        ports.open(port, calls::router(serving), Closing::AfterCalls).await?;
     }
     eprintln!("ready");
     tokio::select! {

@@ -7,8 +7,11 @@ use std::{
 
 use anyhow::Context as _;
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use hyper::server::conn::{http1, http2};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    service::TowerToHyperService,
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -22,6 +25,8 @@ pub(crate) enum Closing {
     AfterAnswers,
     /// Each is served until its client closes it.
     ByClients,
+    /// Of gRPC, which is HTTP/2: no new calls are taken.
+    AfterCalls,
 }
 
 pub(crate) struct Ports {
@@ -73,6 +78,17 @@ async fn serve(listener: TcpListener, router: Router, closing: Closing, mut clos
 
 async fn connection(stream: TcpStream, router: Router, closing: Closing, mut close: watch::Receiver<bool>) {
     let service = TowerToHyperService::new(router);
+    if closing == Closing::AfterCalls {
+        let connection =
+            http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service);
+        let mut served = pin!(connection);
+        tokio::select! {
+            _ = served.as_mut() => return,
+            () = closed(&mut close) => served.as_mut().graceful_shutdown(),
+        }
+        let _ = served.await;
+        return;
+    }
     let mut served = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     if closing == Closing::AfterAnswers {
         tokio::select! {

@@ -2,6 +2,7 @@
 //! decide which version stays.
 
 mod bad_engines;
+mod calls;
 mod rules;
 
 use std::{collections::BTreeMap, io, net::SocketAddr, time::Duration};
@@ -62,6 +63,7 @@ async fn requests_through_envoy_follow_the_shares_and_a_bad_version_is_taken_bac
     });
     spec.as_object_mut().expect("a spec").extend(settings.as_object().expect("fields").clone());
     create(&scene, "chat", spec).await;
+    calls::create_triton(&scene).await;
     until_ready(&scene, "chat").await;
 
     let envoy = contour.relayed(&scene).await;
@@ -69,6 +71,7 @@ async fn requests_through_envoy_follow_the_shares_and_a_bad_version_is_taken_bac
     a_cookie_leads_back_to_its_version(&scene, envoy).await;
     rules::a_header_leads_to_the_candidate(&scene, envoy).await;
     rules::copies_reach_the_candidate_and_stable_answers(&scene, &url, envoy).await;
+    calls::calls_follow_their_metadata_and_the_share(&scene, envoy).await;
     a_version_that_fails_is_taken_back(&scene, &url).await;
     a_version_that_crashes_gets_no_more_requests(&scene, &url).await;
     a_good_version_becomes_stable_without_a_failed_request(&scene, &url).await;

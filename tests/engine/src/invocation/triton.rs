@@ -156,13 +156,14 @@ pub(super) fn parse(words: &[String]) -> anyhow::Result<Invocation> {
         Some(other) => bail!("invalid argument for --model-control-mode: {other}"),
     };
     let restricted = restrictions("http-restricted-api", &given)?;
-    // Refused for the same mistakes; there is no gRPC here that would ask for it.
+    // Refused for the same mistakes; the one call that is answered here is open.
     restrictions("grpc-restricted-protocol", &given)?;
     Ok(Invocation {
         model_path: repositories.first().context("--model-repository is missing")?.clone(),
         engine: Engine::Triton(Triton { repositories, loads, restricted }),
         served_model_name: None,
         port: given.number("http-port", 8000)?,
+        grpc_port: Some(given.number("grpc-port", 8001)?),
         metrics_port: Some(given.number("metrics-port", 8002)?),
         drain: Duration::from_secs(given.number("exit-timeout-secs", 30)?),
     })

@@ -18,7 +18,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(10);
 
 pub(crate) const VLLM: &str = "/models --served-model-name=llama --port=0 --shutdown-timeout=20";
-pub(crate) const TRITON: &str = "tritonserver --model-repository=/models --http-port=0 --metrics-port=0";
+pub(crate) const TRITON: &str =
+    "tritonserver --model-repository=/models --http-port=0 --grpc-port=0 --metrics-port=0";
 pub(crate) const TGI: &str = "--model-id=/models --port=0 --graceful-termination-timeout=20";
 
 /// For vLLM and TGI a model; for Triton one with the name `llama`. A path that ends with a slash is a folder.
@@ -124,6 +125,8 @@ impl Engine {
     pub(crate) fn ready_triton(&self) -> (u16, u16) {
         self.says("read ");
         let ports = (self.opens_port(), self.opens_port());
+        // Of gRPC.
+        self.opens_port();
         self.says("ready");
         ports
     }

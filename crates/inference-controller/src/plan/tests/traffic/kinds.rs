@@ -1,25 +1,23 @@
 //! The routes and pools beside the HTTPRoute.
 
 use super::*;
+use crate::objects::gateway_api::{
+    grpc_route::{GrpcRoute, GrpcRule},
+    http_route::{BackendRef, HttpRoute, RouteSpec},
+};
 
 fn with_gateway(scene: &mut Scene, more: &str) {
     let gateway = format!("{{name: public, hostnames: [chat.example.com], {more}}}");
     scene.edit_spec(|spec| spec.gateway = Some(serde_saphyr::from_str(&gateway).unwrap()));
 }
 
-fn shares(refs: &[crate::objects::gateway_api::http_route::BackendRef]) -> Vec<(&str, &str, i32)> {
+fn shares(refs: &[BackendRef]) -> Vec<(&str, &str, i32)> {
     refs.iter().map(|backend| (&*backend.kind, &*backend.name, backend.weight)).collect()
 }
 
-fn accepted_calls(
-    mut route: crate::objects::gateway_api::grpc_route::GrpcRoute,
-) -> crate::objects::gateway_api::grpc_route::GrpcRoute {
-    let spec = crate::objects::gateway_api::http_route::RouteSpec {
-        parent_refs: route.spec.parent_refs.clone(),
-        ..Default::default()
-    };
-    let answered =
-        accepted(crate::objects::gateway_api::http_route::HttpRoute { spec, ..Default::default() });
+fn accepted_calls(mut route: GrpcRoute) -> GrpcRoute {
+    let spec = RouteSpec { parent_refs: route.spec.parent_refs.clone(), ..Default::default() };
+    let answered = accepted(HttpRoute { spec, ..Default::default() });
     (route.metadata.generation, route.status) = (answered.metadata.generation, answered.status);
     route
 }
@@ -65,11 +63,26 @@ fn a_grpc_route_gets_the_shares_of_the_http_route_and_the_step_begins_again_unti
 fn each_match_of_a_grpc_route_names_one_method() {
     let mut scene = analysing(READY);
     with_gateway(&mut scene, "grpc: {}");
+    // A match begins once the gateways have accepted the rules without it.
+    let plan = scene.plan();
+    scene.observe(|observed| {
+        observed.route = plan.route.map(|route| accepted(*route));
+        observed.grpc_route = plan.grpc_route.map(|route| accepted_calls(*route));
+    });
+    let matched = "{header: x-version, value: new}";
+    scene.edit_spec(|spec| {
+        spec.canary.as_mut().unwrap().matches = vec![serde_saphyr::from_str(matched).unwrap()]
+    });
     let rules = scene.plan().grpc_route.unwrap().spec.rules;
-    let methods: Vec<&str> =
-        rules.iter().flat_map(|rule| &rule.matches).map(|known| &*known.method.method).collect();
-    assert!(methods.contains(&"ModelInfer") && !methods.contains(&""), "{methods:?}");
-    assert!(rules.iter().all(|rule| (1..=8).contains(&rule.matches.len())), "{rules:?}");
+    let (of_header, shared): (Vec<_>, Vec<_>) =
+        rules.iter().partition(|rule| rule.matches.iter().all(|known| !known.headers.is_empty()));
+    let methods = |rules: &[&GrpcRule]| -> Vec<String> {
+        rules.iter().flat_map(|rule| &rule.matches).map(|known| known.method.method.clone()).collect()
+    };
+    assert_eq!(methods(&of_header), methods(&shared));
+    assert!(methods(&shared).contains(&"ModelInfer".to_owned()), "{shared:?}");
+    assert!(!methods(&shared).iter().any(String::is_empty), "{shared:?}");
+    assert!(rules.len() <= 16 && rules.iter().all(|rule| (1..=8).contains(&rule.matches.len())), "{rules:?}");
 }
 
 #[test]
@@ -286,7 +299,7 @@ fn calls_end_only_when_each_gateway_has_refused_or_accepted_their_route() {
     for said in &mut calls.status.parents {
         said.conditions[0].status = "False".to_owned();
     }
-    let ends = |scene: &mut Scene, calls: &crate::objects::gateway_api::grpc_route::GrpcRoute| {
+    let ends = |scene: &mut Scene, calls: &GrpcRoute| {
         scene.observe(|observed| {
             (observed.route, observed.grpc_route) = (Some(route.clone()), Some(calls.clone()));
         });
