@@ -1,5 +1,5 @@
 //! ModelEvaluation on real nodes: the runner starts a harness in the image of the harness, and the harness asks servers. It is
-//! the stand-in for EvalScope in `tests/harness`. Which answers are right is planted in the models.
+//! the stand-in for EvalScope in `tests/fake-evalscope`. Which answers are right is planted in the models.
 
 use std::{fs, path::Path};
 

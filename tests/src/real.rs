@@ -21,7 +21,7 @@ pub const AGENT_IMAGE: &str = "local.test/test-agent:1";
 pub const ENGINE_IMAGE: &str = "local.test/test-engine:1";
 /// The version of vLLM whose flags it knows. The tag does not tell it.
 pub const ENGINE_VERSION: &str = "0.28.0";
-/// Image of the stand-in for EvalScope; see `tests/harness`.
+/// Image of the stand-in for EvalScope; see `tests/fake-evalscope`.
 pub const HARNESS_IMAGE: &str = "local.test/fake-evalscope:1";
 /// Image of the stand-in for ms-swift; see `tests/trainer`.
 pub const TRAINER_IMAGE: &str = "local.test/fake-swift:1";

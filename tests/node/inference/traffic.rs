@@ -37,6 +37,8 @@ use crate::{
 
 /// Requests per second.
 const RATE: u64 = 40;
+/// From the share of a bad version to its rollback and the end of its pods.
+const BAD_SECONDS: u64 = 75;
 /// Two steps, a rollout of two pods, and the drain.
 const GOOD_SECONDS: u64 = 150;
 /// Streams that are open at any time, one token per second of each.
@@ -203,9 +205,9 @@ async fn a_version_that_fails_is_taken_back(scene: &Scene<'_>, url: &str) {
         "steps": [{ "weightPercent": 50, "minSeconds": 5, "minRequests": 100 }],
         "analysis": analysis(),
     });
-    start_load(scene, "bad", url, 150).await;
     change(scene, "chat", json!({ "canary": canary })).await;
     until_share(scene, 50).await;
+    start_load(scene, "bad", url, BAD_SECONDS).await;
     let seen = Instant::now();
     wait_for(&scene.api::<AIInference>(), "chat", "a verdict", within(), |inference: &AIInference| {
         let canary = inference.status.as_ref().and_then(|status| status.canary.as_ref());
@@ -234,9 +236,9 @@ async fn a_version_that_fails_is_taken_back(scene: &Scene<'_>, url: &str) {
 }
 
 async fn a_version_that_crashes_gets_no_more_requests(scene: &Scene<'_>, url: &str) {
-    start_load(scene, "crash", url, 120).await;
     change(scene, "chat", json!({ "canary": { "env": engine(4, "crash-after-requests:100") } })).await;
     until_share(scene, 50).await;
+    start_load(scene, "crash", url, BAD_SECONDS).await;
     let candidate = ListParams::default().labels("ai.infra.example.com/track=canary");
     let pods = scene.api::<Pod>();
     let crashed = async || {

@@ -595,7 +595,8 @@ pub struct RouteStatus {
     #[schemars(length(max = 253))]
     pub name: String,
 
-    /// Whether all gateways have accepted its present rules and found the Services.
+    /// Whether all gateways have accepted the present rules of the HTTPRoute, the GRPCRoute and the InferencePools, and found
+    /// the Services.
     #[serde(default)]
     pub accepted: bool,
 
@@ -605,13 +606,13 @@ pub struct RouteStatus {
     #[schemars(length(max = 1024))]
     pub address: Option<String>,
 
-    /// The Gateways of the route, and which of them has accepted it.
+    /// The Gateways of the HTTPRoute, and which of them has accepted it. Those of a GRPCRoute are in its own status.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MOST_PARENTS))]
     pub parents: Vec<RouteParentStatus>,
 }
 
-/// What a Gateway says of the route.
+/// What a Gateway says of the HTTPRoute.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteParentStatus {

@@ -16,7 +16,7 @@
 //! Where stable never had a series in the step, the candidate is counted after two minutes, and a text says so. Where the
 //! candidate has none, nothing is counted. The same holds where stable has none any more, unless it had no request when
 //! they were counted last, or the candidate has a weight of 100. After new series of the candidate that are not counted,
-//! it does not pass for two minutes, and a text says so.
+//! it does not pass for two minutes, or for ten if each look has such series. A text says so.
 //!
 //! So queries must keep a label of each pod. One number for all of them would fall with each pod that goes, and rise by
 //! all that it has ever counted when it comes back.
@@ -289,14 +289,15 @@ fn without_series(service: &str, has_spoken: bool) -> String {
     )
 }
 
-fn not_counted(service: &str) -> String {
+fn not_counted(service: &str, delays: bool) -> String {
+    let delay = if delays { "; no step follows for two minutes" } else { "" };
     format!(
-        "{FIELD}: new series of the Service {service} are not counted, because they may be old ones with new labels; no \
-         step follows for two minutes"
+        "{FIELD}: new series of the Service {service} are not counted, because they may be old ones with new labels{delay}"
     )
 }
 
-/// Labels that are new in each look delay a pass for so long, and not for ever.
+/// Labels that are new in each look delay a pass for so long, and not for ever. After as long without any, others delay it
+/// again.
 const LEFT_OUT_FOR: i64 = 600;
 
 #[derive(Clone, Copy, Debug)]
@@ -339,9 +340,9 @@ impl Counting {
         let (found, fault) = self.found(answered, times, age);
         let (_, at) = times;
         let may_pass = self.may_pass(&found, at);
-        let leaves_out = self.left_out.is_some_and(|left_out| is_recent(left_out.last, at));
+        let left_out = self.left_out.filter(|left_out| is_recent(left_out.last, at));
         let candidate = &answered.queries.services.candidate;
-        let fault = fault.or_else(|| leaves_out.then(|| not_counted(candidate)));
+        let fault = fault.or_else(|| left_out.map(|left_out| not_counted(candidate, left_out.delays(at))));
         (found, OfQueries { hash: answered.hash(), fault, may_pass })
     }
 
@@ -397,7 +398,7 @@ impl Counting {
         stable.advance(&answers.stable, counts_new);
         let leaves_out = candidate.advance(&answers.candidate, counts_new);
         if leaves_out {
-            let before = self.left_out.filter(|before| is_recent(before.last, at));
+            let before = self.left_out.filter(|before| at.saturating_sub(before.last) < LEFT_OUT_FOR);
             self.left_out = Some(LeftOut { first: before.map_or(at, |before| before.first), last: at });
         }
         // The server has answered. So long a gap before it is no interval: as with the counters of pods.
@@ -460,7 +461,7 @@ impl Counting {
 }
 
 impl Version {
-    /// Whether new series are not counted that might have to be.
+    /// Returns whether new series were left out after the first two minutes.
     fn advance(&mut self, Answers { requests, bad }: &Answers, counts_new: bool) -> bool {
         for (known, answer) in [(&mut self.requests, requests), (&mut self.bad, bad)] {
             if let Some(before) = &answer.before {

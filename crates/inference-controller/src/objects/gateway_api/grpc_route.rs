@@ -47,7 +47,7 @@ pub(crate) struct GrpcMatch {
     pub(crate) headers: Vec<Header>,
 }
 
-/// A method of a service. In routes of earlier releases it is empty, and stands for all methods.
+/// A method of a service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct GrpcMethod {

@@ -325,7 +325,8 @@ impl Analysed {
         Duration::from_secs(u64::try_from(self.record.waited).unwrap_or_default())
     }
 
-    /// All looks of the step were counted, for so many seconds at least, and none has found a request.
+    /// All looks of the step at the engines were counted, for so many seconds at least, and none has found a request. What
+    /// queries of the user find is not of the engines.
     pub(super) fn has_seen_no_request(&self, seconds: i64) -> bool {
         let Inputs { metrics, step } = &self.record.inputs;
         let interval = i64::from(step.interval_seconds);
@@ -339,7 +340,8 @@ impl Analysed {
             let counted = i64::from(judged.evidence.counted).saturating_mul(interval);
             counted >= seconds && counted >= lasted
         };
-        metrics.iter().all(is_silent) && metrics.iter().any(is_counted)
+        let of_engines = || metrics.iter().filter(|judged| judged.metric.name != MetricName::Custom.as_str());
+        of_engines().all(is_silent) && of_engines().any(is_counted)
     }
 
     pub(super) fn since(&self) -> i64 {

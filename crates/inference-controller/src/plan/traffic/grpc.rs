@@ -23,7 +23,7 @@ use crate::{
 
 /// Triton's gRPC API.
 const SERVICE: &str = "inference.GRPCInferenceService";
-/// Its methods that leave the server as it is. Profiles close the other ones. Each match names one of them: gateways have to
+/// Its methods for requests, and what clients of Triton ask before them. They change nothing in the server. Each match names one of them: gateways have to
 /// support matches with a service and a method, and Contour refuses others.
 const METHODS: [&str; 9] = [
     "ModelInfer",

@@ -37,9 +37,9 @@ pub(super) struct Start {
     pub(super) wait: Option<Duration>,
 }
 
-/// What keeps the pods begins the time, and so does the end of a container that is not ready again. Both let it go on, and
-/// after a beginning, so does another manager that changes a child. A rollback needs an obstacle: an end after the time is one.
-/// Pods that load a model or warm up have their own time limits. After a restart of the controller and after a pause the
+/// The time starts when something keeps the pods from becoming ready, or when a container has ended and is not ready. It runs
+/// on as long as one of the two holds. Once started, it also runs on while another manager changes a child. When it is over,
+/// the candidate is rolled back if something keeps the pods now, or if a container ends after that. Pods that load a model or warm up have their own time limits. After a restart of the controller and after a pause the
 /// time begins anew.
 pub(super) fn start(
     observed: &Observed,

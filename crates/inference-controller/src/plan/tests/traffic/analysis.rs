@@ -357,6 +357,8 @@ fn the_third_loss_is_a_crash_where_an_engine_has_ended_and_unready_where_none_ha
 /// An older route with the same rules gets all requests, and not every gateway says so.
 #[test]
 fn a_route_that_brings_no_request_for_minutes_is_named_and_its_gateways_with_their_answers() {
+    use api::aiinference::analysis::MetricName;
+
     use crate::looks::{Found, Look};
 
     let counted = |requests| {
@@ -368,9 +370,18 @@ fn a_route_that_brings_no_request_for_minutes_is_named_and_its_gateways_with_the
         let flows = verdict::interval::Tracks { stable: flow(requests), candidate: flow(0) };
         Found::Counted { flows, bound: None }
     };
-    // Of looks each 15 s.
+    // Of looks each 15 s, in which queries of the user find no request. Those are pooled.
     let message_after = |found: &[Found]| {
         let mut scene = analysing(READY);
+        let analysis = serde_json::json!({
+            "metrics": [{"name": "errorRate"}, {"name": "custom"}],
+            "prometheus": {
+                "requestsQuery": "a{service=\"$name\"}", "badRequestsQuery": "b{service=\"$name\"} or vector(0)",
+            },
+        });
+        let analysis: api::aiinference::analysis::Analysis = serde_json::from_value(analysis).unwrap();
+        let prometheus = analysis.prometheus.clone().unwrap();
+        scene.edit_spec(|spec| spec.canary.as_mut().unwrap().analysis = Some(analysis));
         let since = at(-400);
         let look = |(number, found): (i64, &Found)| Look {
             step_since: since.as_second(),
@@ -378,10 +389,14 @@ fn a_route_that_brings_no_request_for_minutes_is_named_and_its_gateways_with_the
             ended: since.as_second() + 15 * number,
             ready_pods: Default::default(),
             requests: None,
-            metrics: [(api::aiinference::analysis::MetricName::ErrorRate, *found)].into(),
+            metrics: [(MetricName::ErrorRate, *found), (MetricName::Custom, Found::Pooled)].into(),
             tokens: None,
             fault: None,
-            of_queries: None,
+            of_queries: Some(crate::looks::OfQueries {
+                hash: crate::looks::hash(&prometheus),
+                fault: None,
+                may_pass: true,
+            }),
         };
         scene.observe(|observed| {
             let status = std::sync::Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
