@@ -208,23 +208,19 @@ fn needs_newest(spec: &Result<ValidInference, Invalid>, observed: &Observed) -> 
     !observed.is_newest && (is_behind(observed) || gives_up || restores())
 }
 
-/// Whether the Deployment was rendered for a newer spec than the cached one. Either this process's watch is late and another
-/// process has applied it, or the annotation was edited by hand and must be repaired.
+/// Whether a Deployment, of stable or of the candidate, was rendered for a newer spec than the cached one. Either this process's
+/// watch is late and another process has applied it, or the annotation was edited by hand and must be repaired.
 fn is_behind(observed: &Observed) -> bool {
-    let rendered = observed.deployment.as_ref().and_then(|deployment| {
-        let generation = deployment.generation.as_deref()?;
-        generation.split('-').next()?.parse().ok()
-    });
+    let annotated = |version: &Observed| version.deployment.as_ref()?.generation.clone();
+    let rendered = |version: &Observed| annotated(version)?.split('-').next()?.parse::<i64>().ok();
+    let generation = observed.inference.metadata.generation;
+    let of_stable = rendered(observed);
+    let of_candidate = observed.candidate.as_deref().and_then(rendered);
     // A promotion is in the status alone.
     let status = observed.inference.status.as_ref();
     let is_told = status.is_some_and(|status| status.promoted_revision.is_some());
-    let has_promoted = observed
-        .deployment
-        .as_ref()
-        .and_then(|deployment| deployment.generation.as_deref())
-        .is_some_and(|generation| generation.contains('-'));
-    let generation = observed.inference.metadata.generation;
-    rendered > generation || rendered == generation && has_promoted && !is_told
+    let has_promoted = annotated(observed).is_some_and(|generation| generation.contains('-'));
+    of_stable.max(of_candidate) > generation || of_stable == generation && has_promoted && !is_told
 }
 
 fn plan_of(

@@ -152,6 +152,9 @@ fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     })
 }
 
+/// What is raised for an engine that needs more memory.
+pub(super) const MEMORY_FIELD: &str = "spec.resources.limits.memory";
+
 /// Limits the requests to kubelets per reconcile. One cause is enough for a revision.
 const MOST_LOGS: usize = 2;
 
@@ -202,7 +205,7 @@ pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
 
 fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<Fault> {
     let crashed = || {
-        let raise = Some("spec.resources.limits.memory");
+        let raise = Some(MEMORY_FIELD);
         keeps_ending(engine).map(|ended| crash(pod, engine, ended, why, raise))
     };
     start_fault(pod, engine)

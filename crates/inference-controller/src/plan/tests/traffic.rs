@@ -265,6 +265,24 @@ fn planned(scene: &Scene) -> Plan {
     }
 }
 
+/// The process before has made the candidate's Deployment and nothing else. Its pods would be made a second time.
+#[test]
+fn a_candidate_that_a_late_cache_does_not_know_is_confirmed_before_it_is_deleted() {
+    let mut scene = Scene::ready(1);
+    edit(&mut scene, "{image: 'engine:2'}");
+    scene.candidate(&[READY]);
+    scene.edit_spec(|spec| spec.canary = None);
+    scene.observe(|observed| {
+        let next = observed.inference.metadata.generation.unwrap() + 1;
+        let candidate = observed.candidate.as_mut().unwrap();
+        candidate.deployment.as_mut().unwrap().generation = Some(next.to_string().into());
+    });
+    let decision = |scene: &Scene| crate::plan::plan(&scene.observed(), &crate::tests::defaults(&[]), at(0));
+    assert!(matches!(decision(&scene), runtime::reconcile::Decision::Doubt(crate::plan::Doubt::Object)));
+    scene.observe(|observed| observed.is_newest = true);
+    assert!(!planned(&scene).superfluous_apart.is_empty(), "it is not wanted");
+}
+
 #[test]
 fn a_step_that_waits_for_gpus_says_so() {
     let mut scene = Scene::ready(1);

@@ -11,17 +11,20 @@ use api::{
 };
 use jiff::Timestamp;
 use workload::{
-    faults::container::{crash, last_end},
+    faults::{
+        container::{crash, last_end},
+        crashes::Crash,
+    },
     time::remaining,
     views::pod::{Container, PodView, Terminated},
 };
 
 use super::{
-    super::conditions::Assessment,
+    super::{conditions::Assessment, faults::MEMORY_FIELD},
     report,
     state::{Seen, waits_for_pods},
 };
-use crate::observe::Observed;
+use crate::{names::ENGINE, observe::Observed};
 
 /// Something keeps the pods of a candidate from becoming ready, before its first step.
 pub(super) const UNREADY: &str = "the candidate cannot become ready";
@@ -39,8 +42,8 @@ pub(super) struct Start {
 
 /// The time starts when something keeps the pods from becoming ready, or when a container has ended and is not ready. It runs
 /// on as long as one of the two holds. Once started, it also runs on while another manager changes a child. When it is over,
-/// the candidate is rolled back if something keeps the pods now, or if a container ends after that. Pods that load a model or warm up have their own time limits. After a restart of the controller and after a pause the
-/// time begins anew.
+/// the candidate is rolled back if something keeps the pods now, or if a container ends after that. Pods that load a model or
+/// warm up have their own time limits. After a restart of the controller and after a pause the time begins anew.
 pub(super) fn start(
     observed: &Observed,
     (before, canary): (Option<&CanaryStatus>, Option<&Canary>),
@@ -72,7 +75,10 @@ pub(super) fn start(
     let is_late = |end: &Terminated| end.finished_at.is_some_and(|at| remaining(time, since, at).is_none());
     let obstacle = obstacle.or_else(|| {
         let (pod, container, end) = ends(observed).find(|(_, _, end)| is_late(end))?;
-        Some(crash(pod, container, end, None, None).message)
+        let version = observed.candidate.as_ref()?;
+        let is_engine = container.name == ENGINE;
+        let why = version.crashes.get(pod.uid()).filter(|_| is_engine).and_then(Crash::cause);
+        Some(crash(pod, container, end, why, is_engine.then_some(MEMORY_FIELD)).message)
     });
     // The pods may run unseen.
     let is_seen =

@@ -116,6 +116,14 @@ fn an_engine_that_never_warms_up_is_rolled_back_with_its_first_end_after_the_tim
     let rollback = canary_of(&scene.plan_at(80)).last_rollback.unwrap();
     assert_eq!(rollback.reason, "CandidateUnready");
     assert!(rollback.message.contains("engine of pod new ended with code 137"), "{}", rollback.message);
+    let message_of = |scene: &Scene| canary_of(&scene.plan_at(80)).last_rollback.unwrap().message;
+    scene.observe(|observed| {
+        let known = workload::faults::crashes::Crash::Known { cause: "ValueError: too long".to_owned() };
+        observed.candidate.as_mut().unwrap().crashes.insert("new".to_owned(), known);
+    });
+    assert!(message_of(&scene).contains("ValueError: too long"), "{}", message_of(&scene));
+    scene.candidate(&[&engine(&ended(2, 75).replace("exitCode: 137", "exitCode: 137, reason: OOMKilled"))]);
+    assert!(message_of(&scene).ends_with("raise spec.resources.limits.memory"), "{}", message_of(&scene));
 }
 
 /// What was noted of it is lost with the memory of the controller.
