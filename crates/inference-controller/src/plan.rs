@@ -12,7 +12,7 @@ use runtime::{
     write::{events::Note, refusal::Refusal},
 };
 use serde::Serialize;
-use workload::faults::{crashes::Log, pace::Allowance};
+use workload::faults::{container::keeps_ending, crashes::Log, pace::Allowance};
 
 use crate::{
     looks::Ask,
@@ -276,7 +276,7 @@ pub(crate) fn of_valid(
     }
     let Delayed { status, wait, fact } = status::delayed(observed, status, now);
     facts.extend(fact);
-    let mut logs = faults::logs_to_read(revision.pods, observed);
+    let mut logs = faults::logs_to_read(revision.pods, keeps_ending, observed);
     logs.extend(traffic.logs.iter().cloned());
     // The status is written last, and what was decided is done after that. Nothing that is watched may change in between.
     let moves = traffic::moves(observed, &status);

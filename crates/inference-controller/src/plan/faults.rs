@@ -158,14 +158,19 @@ pub(super) const MEMORY_FIELD: &str = "spec.resources.limits.memory";
 /// Limits the requests to kubelets per reconcile. One cause is enough for a revision.
 const MOST_LOGS: usize = 2;
 
-/// Logs of engines that keep ending without a known cause.
-pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Log> {
+/// Logs of unready engines that `ended` names, without a known cause.
+pub(super) fn logs_to_read(
+    pods: &[Arc<PodView>],
+    ended: impl Fn(&Container) -> Option<&Terminated>,
+    observed: &Observed,
+) -> Vec<Log> {
     let is_known = observed.crashes.values().any(|crash| crash.cause().is_some());
     let unready = pods.iter().filter(|pod| !pod.is_ready && !is_known);
-    unready
-        .filter_map(|pod| log_to_read(pod, pod.container(ENGINE)?, observed.crashes.get(pod.uid())?))
-        .take(MOST_LOGS)
-        .collect()
+    let log = |pod: &Arc<PodView>| {
+        let engine = pod.container(ENGINE)?;
+        log_to_read(pod, engine, ended(engine)?, observed.crashes.get(pod.uid())?)
+    };
+    unready.filter_map(log).take(MOST_LOGS).collect()
 }
 
 /// The GPU demand of a pod; `None` without GPUs.

@@ -29,7 +29,10 @@ use k8s_openapi::{
 };
 use runtime::write::{children::Values, conditions::Verdict, events::Note};
 use serde::Serialize;
-use workload::{faults::crashes::Log, views::pod::PodView};
+use workload::{
+    faults::{container::last_end, crashes::Log},
+    views::pod::PodView,
+};
 
 use self::{
     analysis::{Analysed, analysed},
@@ -226,7 +229,9 @@ pub(super) fn traffic(
         if pods != Wanted::Deleted {
             traffic.superfluous.extend(super::children::superfluous(&valid, version, &decided.handover));
         }
-        traffic.logs = faults::logs_to_read(decided.revision.pods, version);
+        // One end of a long run may end its canary, and its pod goes with its log. All engines do not end at once, unlike those
+        // of stable after a power cut.
+        traffic.logs = faults::logs_to_read(decided.revision.pods, last_end, version);
         let Decided { rollout, handover, .. } = decided;
         traffic.marks = handover.marks;
         traffic.facts = rollout.shortages.into_iter().chain(handover.fact).collect();

@@ -12,8 +12,8 @@ use std::{
 use text::{printable, redacted};
 
 use crate::{
-    faults::container::{is_out_of_memory, keeps_ending},
-    views::pod::{Container, PodView},
+    faults::container::is_out_of_memory,
+    views::pod::{Container, PodView, Terminated},
 };
 
 /// A log to read: that of the run that ended last.
@@ -129,11 +129,10 @@ impl Crashes {
     }
 }
 
-/// The log of a container that keeps ending, unless its cause is known.
-pub fn log_to_read(pod: &PodView, container: &Container, known: &Crash) -> Option<Log> {
-    keeps_ending(container).filter(|ended| !is_out_of_memory(ended))?;
+/// The log of a container's run that has ended, unless its cause is known.
+pub fn log_to_read(pod: &PodView, container: &Container, ended: &Terminated, known: &Crash) -> Option<Log> {
     let restarts = container.restart_count;
-    known.needs_reading(restarts).then(|| Log {
+    (!is_out_of_memory(ended) && known.needs_reading(restarts)).then(|| Log {
         uid: pod.uid().to_owned(),
         pod: pod.name().to_owned(),
         container: container.name.clone(),
@@ -243,6 +242,7 @@ fn last_raised(lines: &[String]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::container::last_end;
 
     fn vllm(cause: &str) -> String {
         let mut lines = vec!["INFO 11-22 starting".to_owned()];
@@ -373,7 +373,8 @@ mod tests {
     fn the_log_of_the_ended_run_is_read_unless_the_cause_is_known() {
         let read = |state: &str, known: Crash| {
             let parts = format!("{{name: engine, restartCount: 2, {state}}}");
-            let log = log_to_read(&PodView::default(), &serde_saphyr::from_str(&parts).unwrap(), &known);
+            let container: Container = serde_saphyr::from_str(&parts).unwrap();
+            let log = log_to_read(&PodView::default(), &container, last_end(&container).unwrap(), &known);
             log.map(|log| log.previous)
         };
         let ended = "state: {terminated: {exitCode: 1}}";

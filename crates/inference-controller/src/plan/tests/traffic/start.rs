@@ -1,5 +1,7 @@
 //! A candidate whose pods do not become ready.
 
+use workload::faults::crashes::Crash;
+
 use super::*;
 
 const UNPLACED: &str = "{name: new, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, \
@@ -109,6 +111,10 @@ fn an_engine_that_never_warms_up_is_rolled_back_with_its_first_end_after_the_tim
     noted(&mut scene, 10);
     scene.candidate(&[&engine(&ended(1, 10))]);
     noted(&mut scene, 11);
+    scene.observe(|observed| {
+        observed.candidate.as_mut().unwrap().crashes.insert("new".to_owned(), Crash::Unread);
+    });
+    assert_eq!(scene.plan_at(12).logs.first().map(|log| log.restarts), Some(1), "its log goes with its pod");
     assert_eq!(phase_at(&scene, 70), Some(CanaryPhase::Starting), "it may become ready");
     scene.candidate(&[&engine(&ended(2, 59))]);
     assert_eq!(phase_at(&scene, 70), Some(CanaryPhase::Starting), "an end before the time is over");
@@ -118,7 +124,7 @@ fn an_engine_that_never_warms_up_is_rolled_back_with_its_first_end_after_the_tim
     assert!(rollback.message.contains("engine of pod new ended with code 137"), "{}", rollback.message);
     let message_of = |scene: &Scene| canary_of(&scene.plan_at(80)).last_rollback.unwrap().message;
     scene.observe(|observed| {
-        let known = workload::faults::crashes::Crash::Known { cause: "ValueError: too long".to_owned() };
+        let known = Crash::Known { cause: "ValueError: too long".to_owned() };
         observed.candidate.as_mut().unwrap().crashes.insert("new".to_owned(), known);
     });
     assert!(message_of(&scene).contains("ValueError: too long"), "{}", message_of(&scene));
