@@ -1,8 +1,10 @@
 //! A server on loopback that answers each connection with the bytes of a script, and keeps what it was sent.
 //!
-//! It speaks no HTTP of its own, so that it can break it.
+//! It speaks no HTTP of its own, so that it can break it. Beside it: the metrics of stand-ins.
 
 #![forbid(unsafe_code)]
+
+mod scrapes;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -15,6 +17,8 @@ use tokio::{
     net::TcpListener,
     task::JoinHandle,
 };
+
+pub use scrapes::answer_scrapes;
 
 /// What a connection is answered with, once its request has come.
 #[derive(Clone, Debug)]

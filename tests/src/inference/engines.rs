@@ -12,12 +12,8 @@ use kube::{
     ResourceExt as _,
     api::{WatchEvent, WatchParams},
 };
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-    time::Instant,
-};
+use scripted_server::answer_scrapes;
+use tokio::{net::TcpListener, task::JoinSet, time::Instant};
 
 use crate::Scene;
 
@@ -92,32 +88,12 @@ pub async fn serve(scene: &Scene<'_>, of: impl Fn(&Pod) -> Engine) {
             let Some(address) = address else { continue };
             if served.insert(pod.metadata.uid.clone()) {
                 let listener = TcpListener::bind(SocketAddr::new(address, PORT)).await;
-                servers.spawn(answer_all(listener.expect("the port of the engine is free"), of(&pod)));
+                let listener = listener.expect("the port of the engine is free");
+                let (engine, began) = (of(&pod), Instant::now());
+                servers.spawn(answer_scrapes(listener, move |_| {
+                    engine.page(REQUESTS_PER_SECOND * began.elapsed().as_secs())
+                }));
             }
-        }
-    }
-}
-
-async fn answer_all(listener: TcpListener, engine: Engine) {
-    let began = Instant::now();
-    let mut answers = JoinSet::new();
-    while let Ok((connection, _)) = listener.accept().await {
-        answers.spawn(answer(connection, engine, began));
-        while answers.try_join_next().is_some() {}
-    }
-}
-
-/// A caller that hangs up is not answered.
-async fn answer(mut connection: TcpStream, engine: Engine, began: Instant) {
-    let mut asked = [0_u8; 4096];
-    // A request without body is one packet.
-    while connection.read(&mut asked).await.is_ok_and(|read| read > 0) {
-        let requests = REQUESTS_PER_SECOND * began.elapsed().as_secs();
-        let page = engine.page(requests);
-        let length = page.len();
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n");
-        if connection.write_all(format!("{head}{page}").as_bytes()).await.is_err() {
-            return;
         }
     }
 }

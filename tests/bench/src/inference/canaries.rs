@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use api::aiinference::{AIInference, traffic::CanaryPhase};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::{
@@ -20,13 +20,9 @@ use kube::{
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 use local_cluster::{gateway::HTTP_ROUTES, own_network};
+use scripted_server::answer_scrapes;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-    time::Instant,
-};
+use tokio::{net::TcpListener, task::JoinSet, time::Instant};
 
 use super::{
     CONNECTIONS, COUNTED,
@@ -239,27 +235,12 @@ async fn answer_as_engines(scrapes: Arc<AtomicU64>) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("port {ENGINE_PORT} is needed for the metrics of engines"))?;
     let began = Instant::now();
-    let mut answers = JoinSet::new();
-    loop {
-        let (connection, _) = listener.accept().await.context("failed to accept a connection")?;
-        answers.spawn(answer(connection, began, Arc::clone(&scrapes)));
-        while answers.try_join_next().is_some() {}
-    }
-}
-
-/// A caller that hangs up is not answered.
-async fn answer(mut connection: TcpStream, began: Instant, scrapes: Arc<AtomicU64>) {
-    let mut asked = [0_u8; 4096];
-    // A request without body is one packet.
-    while connection.read(&mut asked).await.is_ok_and(|read| read > 0) {
-        let page = page(began.elapsed());
-        let head =
-            format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n", page.len());
-        if connection.write_all(format!("{head}{page}").as_bytes()).await.is_err() {
-            return;
-        }
+    answer_scrapes(listener, move |_| {
         scrapes.fetch_add(1, Ordering::Relaxed);
-    }
+        page(began.elapsed())
+    })
+    .await;
+    bail!("the server for the metrics of engines has ended")
 }
 
 fn page(elapsed: Duration) -> String {

@@ -11,11 +11,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
+use scripted_server::answer_scrapes;
+use tokio::{net::TcpListener, task::JoinSet};
 
 use super::course::{AT_ONCE, Moment, REQUEST_SECONDS};
 
@@ -45,7 +42,11 @@ impl Engines {
         let port = listener.local_addr()?.port();
         let counted = Arc::<Mutex<Counted>>::default();
         let mut server = JoinSet::new();
-        server.spawn(serve(listener, Arc::clone(&counted)));
+        let shown = Arc::clone(&counted);
+        server.spawn(answer_scrapes(listener, move |address| {
+            let counted = shown.lock().unwrap_or_else(PoisonError::into_inner);
+            page(counted.get(&address).copied().unwrap_or_default())
+        }));
         Ok(Self { counted, port, _server: server })
     }
 
@@ -84,30 +85,6 @@ fn shares(requests: f64, pods: usize) -> impl Iterator<Item = f64> {
     let (requests, pods) = (requests.round(), pods as f64);
     let until = move |place: usize| (requests * place as f64 / pods).floor();
     (0..pods as usize).map(move |place| until(place + 1) - until(place))
-}
-
-async fn serve(listener: TcpListener, counted: Arc<Mutex<Counted>>) {
-    let mut answers = JoinSet::new();
-    while let Ok((connection, _)) = listener.accept().await {
-        answers.spawn(answer(connection, Arc::clone(&counted)));
-        while answers.try_join_next().is_some() {}
-    }
-}
-
-/// A caller that hangs up is not answered.
-async fn answer(mut connection: TcpStream, counted: Arc<Mutex<Counted>>) {
-    let Ok(address) = connection.local_addr() else { return };
-    let mut asked = [0_u8; 4096];
-    // A request without body is one packet.
-    while connection.read(&mut asked).await.is_ok_and(|read| read > 0) {
-        let counts = counted.lock().unwrap_or_else(PoisonError::into_inner).get(&address.ip()).copied();
-        let page = page(counts.unwrap_or_default());
-        let head =
-            format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n", page.len());
-        if connection.write_all(format!("{head}{page}").as_bytes()).await.is_err() {
-            return;
-        }
-    }
 }
 
 fn page(Counts { running, waiting, finished }: Counts) -> String {
