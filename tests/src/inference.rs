@@ -28,7 +28,7 @@ use crate::{
     Scene,
     drains::cordon,
     gateway::{Gateway, grpc_routes, install_pools, pools, routes},
-    lives::{Children, Edited, Life},
+    lives::{Children, Edited, Further, Life},
     wait_for, wait_until_gone, within,
 };
 
@@ -63,17 +63,7 @@ pub(crate) fn life() -> Life {
             }),
             mistake: (json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}), json!({"scheduling": null})),
         }),
-        // A candidate that becomes stable and is folded, and one that gets a share and is aborted.
-        further: vec![
-            json!({"canary": {"image": "engine:3"}}),
-            json!({"canary": {"approvedSteps": 1}}),
-            json!({"image": "engine:3", "canary": null}),
-            json!({
-                "gateway": {"name": "public", "hostnames": ["chat.example.com"]},
-                "canary": {"image": "engine:4", "steps": [{"weightPercent": 50, "minSeconds": 3_600}]},
-            }),
-            json!({"canary": {"abort": true}}),
-        ],
+        further: further(),
         needs_gateway: true,
         measured: &["lastColdStart"],
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
@@ -87,6 +77,53 @@ pub(crate) fn life() -> Life {
         use_every_right: |scene| Box::pin(use_every_right(scene)),
         settle: |scene| Box::pin(settle(scene)),
     }
+}
+
+/// A candidate without requests and one with two steps become stable and are folded. Another one gets a share, is aborted, and
+/// is removed.
+fn further() -> Vec<Further> {
+    let steps = json!([
+        {"weightPercent": 10, "minSeconds": 5},
+        {"weightPercent": 50, "minSeconds": 5, "approval": true},
+    ]);
+    vec![
+        Further::once_done(json!({"canary": {"image": "engine:3"}})),
+        Further::once_done(json!({"canary": {"approvedSteps": 1}})),
+        Further::once_done(json!({"image": "engine:3", "canary": null})),
+        Further {
+            spec: json!({
+                "drainSeconds": 5,
+                "gateway": {"name": "public", "hostnames": ["chat.example.com"]},
+                "canary": {"image": "engine:4", "steps": steps},
+            }),
+            is_over: |status| has_canary(status, "AwaitingApproval", 10),
+        },
+        Further {
+            spec: json!({"canary": {"approvedSteps": 2}}),
+            is_over: |status| has_canary(status, "AwaitingApproval", 50),
+        },
+        Further {
+            spec: json!({"canary": {"approvedSteps": 3}}),
+            is_over: |status| has_canary(status, "Promoted", 0) && status["canary"]["replicas"] == 0,
+        },
+        Further::once_done(json!({"image": "engine:4", "canary": null})),
+        Further {
+            spec: json!({
+                "canary": {"image": "engine:5", "steps": [{"weightPercent": 50, "minSeconds": 3_600}]},
+            }),
+            is_over: |status| has_canary(status, "Analysing", 50),
+        },
+        Further {
+            spec: json!({"canary": {"abort": true}}),
+            is_over: |status| has_canary(status, "Aborted", 0),
+        },
+        Further { spec: json!({"canary": null}), is_over: |status| status["canary"].is_null() },
+    ]
+}
+
+fn has_canary(status: &Value, phase: &str, weight: i32) -> bool {
+    let canary = &status["canary"];
+    canary["phase"] == phase && canary["weightPercent"] == weight
 }
 
 /// A spec with vLLM on one GPU, merged with `changes`.

@@ -34,7 +34,7 @@ pub struct Life {
     pub scaled: Value,
     pub changed: Value,
     /// What the sweep changes further, in this order, each after the controller is at rest.
-    pub further: Vec<Value>,
+    pub further: Vec<Further>,
     /// Whether its routes need answers of a gateway.
     pub needs_gateway: bool,
     /// What is edited by hand, an edit that the controller takes back: a child with pods, or a target.
@@ -51,6 +51,13 @@ pub struct Life {
     pub use_every_right: Action,
     /// Creates an object in each state that lasts, beside those that are done, and waits until each has its state.
     pub settle: Action,
+}
+
+/// A change of the spec, and the status of the object at rest after it.
+pub struct Further {
+    pub spec: Value,
+    /// Of the status. A controller may rest on the way, too, such as while requests end.
+    pub is_over: fn(&Value) -> bool,
 }
 
 /// A step of the life that the sweep plays (`crate::sweep`): what a user or the cluster does once.
@@ -92,6 +99,13 @@ pub struct Edited {
     pub edit: Value,
 }
 
+impl Further {
+    /// After this change, the controller rests when the object is done.
+    pub fn once_done(spec: Value) -> Self {
+        Self { spec, is_over: |_| true }
+    }
+}
+
 impl Life {
     /// What the sweep plays, in this order.
     pub(crate) fn steps(&self) -> Vec<Step> {
@@ -103,6 +117,22 @@ impl Life {
 
     pub fn objects(&self, scene: &Scene<'_>) -> Api<DynamicObject> {
         Api::namespaced_with(scene.client(), scene.namespace(), &self.kind.resource())
+    }
+
+    /// Whether the object has come to what this step leads to.
+    pub(crate) fn is_over(&self, step: Step, object: &DynamicObject) -> bool {
+        let is_over = match step {
+            Step::Further(number) => (self.further[number].is_over)(&object.data["status"]),
+            Step::Created
+            | Step::Scaled
+            | Step::Changed
+            | Step::PodLost
+            | Step::Edited
+            | Step::ScaledBack
+            | Step::Recreated
+            | Step::Deleted => true,
+        };
+        is_over && self.kind.is_done(object)
     }
 
     /// Whether the edit by hand of [`Step::Edited`] changes pods.
@@ -135,7 +165,7 @@ impl Life {
                 drop(podless.unwrap_or(&self.edited).edit(scene, name).await);
             }
             Step::ScaledBack => self.change(scene, name, &self.scaled_back(name)).await,
-            Step::Further(number) => self.change(scene, name, &self.further[number]).await,
+            Step::Further(number) => self.change(scene, name, &self.further[number].spec).await,
             Step::Recreated => {
                 self.delete(scene, name).await;
                 self.create(scene, name).await;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Scene, ask_until,
-    lives::{Edited, Life},
+    lives::{Edited, Further, Life},
     wait_for, wait_until_gone, within,
 };
 
@@ -44,12 +44,14 @@ pub(crate) fn life() -> Life {
         },
         children: None,
         // The replicas go to each kind of autoscaler, from one to the other, and back.
-        further: vec![
+        further: [
             json!({"autoscaling": by_cpu(), "replicas": 1}),
             json!({"autoscaling": {"metrics": null, "metricType": "queue_depth", "targetValue": 5}}),
             json!({"autoscaling": {"metrics": by_cpu()["metrics"], "metricType": null, "targetValue": null}}),
             json!({"autoscaling": null}),
-        ],
+        ]
+        .map(Further::once_done)
+        .into(),
         needs_gateway: false,
         // The status may say these up to ten seconds later.
         measured: &["children", "message", "ready", "readyReplicas"],

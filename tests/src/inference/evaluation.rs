@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::endpoint::contest;
 use crate::{
     Scene,
-    lives::{Edited, Life},
+    lives::{Edited, Further, Life},
     wait_for, wait_until_gone, within,
 };
 
@@ -58,7 +58,7 @@ pub(crate) fn life() -> Life {
         },
         children: None,
         // The server goes and comes back.
-        further: vec![json!({"suspend": true}), json!({"suspend": false})],
+        further: [json!({"suspend": true}), json!({"suspend": false})].map(Further::once_done).into(),
         needs_gateway: false,
         measured: &["startTime", "completionTime", "message"],
         counted: &["modelevaluation_phase{phase=\"preparing\"} 1"],

@@ -374,7 +374,7 @@ impl Run<'_, '_> {
         let object = objects.get_opt(NAME).await.map_err(|error| error.to_string())?;
         Ok(match (step, object) {
             (Step::Deleted, object) => object.is_none(),
-            (_, object) => object.is_some_and(|object| self.setup.life.kind.is_done(&object)),
+            (step, object) => object.is_some_and(|object| self.setup.life.is_over(step, &object)),
         })
     }
 
