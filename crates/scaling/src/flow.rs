@@ -43,13 +43,13 @@ pub struct Totals {
     pub tokens: f64,
 }
 
-/// The requests of a target over the last minutes. Bounded: 64 intervals and 60 bins.
+/// The requests of a target over the last minutes. Bounded: 64 intervals and 62 bins.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<(Totals, Timestamp)>,
     /// Those of the last four minutes.
     intervals: VecDeque<Interval>,
-    /// Arrivals of each quarter of a minute.
+    /// Arrivals of each quarter of a minute, with two that are remembered for changes alone.
     bins: VecDeque<f32>,
     bin: Bin,
     /// Seconds that requests have run, and requests that were finished. Both lose their weight over five minutes.
@@ -103,7 +103,8 @@ pub struct Flow {
     #[serde(skip_serializing_if = "is_false")]
     pub is_rough: bool,
     /// How unevenly requests arrive: variance over mean of the arrivals of a quarter of a minute. The variance is half the mean
-    /// square of what differs from each to the next (von Neumann), so that a step of the load counts once. 1: each by itself.
+    /// square of what differs from each to the next (von Neumann), without the largest rise and the largest fall that have
+    /// lasted. 1: each by itself.
     pub dispersion: Milli,
     pub waiting: Milli,
     pub running: Milli,
@@ -170,6 +171,14 @@ const WINDOWS: f32 = 3.0;
 const BINS: usize = 60;
 /// Fewer bins say nothing of their variance.
 const LEAST_BINS: usize = 4;
+/// How many show that a change of the load has lasted.
+const BEFORE_A_STEP: usize = 2;
+/// A change of the load is no chance if it is larger than so many times what differs before and after it. Half: 0.54 and 0.78.
+/// Twice: no share moves by more than 0.01.
+const STEP_UNLIKE: f64 = 2.0;
+/// And larger than so many standard deviations of arrivals that come each by itself: by chance, one of 30 000 is. Half or twice:
+/// no share moves by more than 0.01.
+const STEP_BY_CHANCE: f64 = 4.0;
 /// Requests of code assistants reach it. Half: 0.76 and 0.71. Twice: 0.38 and 0.88.
 const MOST_DISPERSED: f64 = 100.0;
 /// Fewer finished requests give no time of service.
@@ -287,7 +296,7 @@ impl Meter {
             self.bins.push_back((self.bin.arrived * BIN / self.bin.seconds).max(0.0));
             self.bin = Bin::default();
         }
-        if self.bins.len() > BINS {
+        if self.bins.len() > BINS + BEFORE_A_STEP {
             self.bins.pop_front();
         }
     }
@@ -356,11 +365,19 @@ impl Meter {
             return 1.0;
         }
         let remembered = (WINDOWS * window.duration().as_secs_f32() / BIN) as usize;
-        let first = self.bins.len().saturating_sub(remembered.max(LEAST_BINS));
+        let first = self.bins.len().saturating_sub(remembered.clamp(LEAST_BINS, BINS));
+        // A change is seen as one until it is forgotten.
+        let seen = first.saturating_sub(BEFORE_A_STEP);
+        let bins: Vec<f64> = self.bins.range(seen..).map(|bin| f64::from(*bin)).collect();
+        let steps = [1.0, -1.0].map(|direction| largest_step(&bins, direction));
         let (mut squares, mut means) = (0.0, 0.0);
-        for (before, bin) in self.bins.range(first..).zip(self.bins.range(first + 1..)) {
-            squares += f64::from(bin - before).powi(2) / 2.0;
-            means += f64::from(bin + before) / 2.0;
+        for (number, pair) in bins.windows(2).enumerate().skip(first - seen) {
+            let [before, bin] = *pair else { continue };
+            if steps.iter().flatten().any(|step| (*step..step + 2).contains(&number)) {
+                continue;
+            }
+            squares += (bin - before).powi(2) / 2.0;
+            means += (bin + before) / 2.0;
         }
         if means > 0.0 { (squares / means).clamp(1.0, MOST_DISPERSED) } else { 1.0 }
     }
@@ -463,6 +480,19 @@ impl Flow {
         let is_not_drained = waiting.min(waiting + more * drained_within);
         will_wait.max(is_not_drained).max(0.0)
     }
+}
+
+/// The number of the bin before the largest change in this direction that has lasted: with one bin in between, in which it
+/// happened, two bins on each side of it are like each other.
+fn largest_step(bins: &[f64], direction: f64) -> Option<usize> {
+    let steps = bins.windows(5).zip(1..).filter_map(|(bins, number)| {
+        let [a, b, _, c, d] = *bins else { return None };
+        let height = (c + d - a - b) / 2.0 * direction;
+        let unlike = (b - a).abs() + (d - c).abs();
+        let by_chance = ((a + b + c + d) / 4.0).sqrt();
+        (height > STEP_UNLIKE * unlike && height > STEP_BY_CHANCE * by_chance).then_some((number, height))
+    });
+    steps.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(number, _)| number)
 }
 
 fn is_false(is: &bool) -> bool {
