@@ -369,7 +369,9 @@ impl Meter {
         // A change is seen as one until it is forgotten.
         let seen = first.saturating_sub(BEFORE_A_STEP);
         let bins: Vec<f64> = self.bins.range(seen..).map(|bin| f64::from(*bin)).collect();
-        let steps = [1.0, -1.0].map(|direction| largest_step(&bins, direction));
+        // Of fewer bins, too few would be left.
+        let has_enough = self.bins.len() - first >= 2 * LEAST_BINS;
+        let steps = [1.0, -1.0].map(|direction| largest_step(&bins, direction).filter(|_| has_enough));
         let (mut squares, mut means) = (0.0, 0.0);
         for (number, pair) in bins.windows(2).enumerate().skip(first - seen) {
             let [before, bin] = *pair else { continue };

@@ -1,6 +1,6 @@
 //! Metrics of stand-ins.
 
-use std::net::IpAddr;
+use std::{io, net::IpAddr};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -8,10 +8,17 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Answers each request with the page of the address that was asked. Returns when the listener fails.
-pub async fn answer_scrapes(listener: TcpListener, page: impl Fn(IpAddr) -> String + Clone + Send + 'static) {
+/// Answers each request with the page of the address that was asked. Returns when no connection can be accepted.
+pub async fn answer_scrapes(
+    listener: TcpListener,
+    page: impl Fn(IpAddr) -> String + Clone + Send + 'static,
+) -> io::Error {
     let mut answers = JoinSet::new();
-    while let Ok((connection, _)) = listener.accept().await {
+    loop {
+        let connection = match listener.accept().await {
+            Ok((connection, _)) => connection,
+            Err(error) => return error,
+        };
         answers.spawn(answer(connection, page.clone()));
         while answers.try_join_next().is_some() {}
     }

@@ -33,7 +33,7 @@ use super::pod::{
     volumes::{AUTHORITY, AUTHORITY_KEY, authority_secret},
 };
 use crate::{
-    names::{ENGINE, LOADER},
+    names::{ENGINE, LOADER, Track},
     observe::Observed,
     validate::{Source, ValidInference},
 };
@@ -98,7 +98,7 @@ pub(super) fn fault_of(
     let (unplaced, unplaced_requeue_after) =
         FaultyCondition::Scheduled.found(unplaced(demand(valid), pod, capacities(revision, observed), now));
     let fault = loader
-        .or_else(|| engine_fault(pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
+        .or_else(|| engine_fault(valid.track, pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
         .or_else(|| {
             fault_of_added(pod, &[LOADER, ENGINE]).map(|cause| FaultyCondition::Progressing.fault(cause))
         })
@@ -135,7 +135,7 @@ pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timest
 
 /// Why the engine of a pod crashed: from its log, or from that of another pod of the object. Until the log has been read,
 /// for example after a restart of the controller, the cause in the last status is used.
-fn why(pod: &PodView, observed: &Observed) -> Option<String> {
+pub(super) fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     let crashes = &observed.crashes;
     let own = crashes.get(pod.uid());
     let is_unread = own.is_none_or(|crash| *crash == Crash::Unread);
@@ -152,8 +152,13 @@ fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     })
 }
 
-/// What is raised for an engine that needs more memory.
-pub(super) const MEMORY_FIELD: &str = "spec.resources.limits.memory";
+/// What is raised for an engine that needs more memory. The other field would make new pods of stable.
+pub(super) fn memory_field(track: Track) -> &'static str {
+    match track {
+        Track::Stable => "spec.resources.limits.memory",
+        Track::Canary => "spec.canary.resources.limits.memory",
+    }
+}
 
 /// Limits the requests to kubelets per reconcile. One cause is enough for a revision.
 const MOST_LOGS: usize = 2;
@@ -208,9 +213,9 @@ pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     Some(FaultyCondition::Scheduled.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
 }
 
-fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<Fault> {
+fn engine_fault(track: Track, pod: &PodView, engine: &Container, why: Option<&str>) -> Option<Fault> {
     let crashed = || {
-        let raise = Some(MEMORY_FIELD);
+        let raise = Some(memory_field(track));
         keeps_ending(engine).map(|ended| crash(pod, engine, ended, why, raise))
     };
     start_fault(pod, engine)

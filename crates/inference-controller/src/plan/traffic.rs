@@ -229,8 +229,8 @@ pub(super) fn traffic(
         if pods != Wanted::Deleted {
             traffic.superfluous.extend(super::children::superfluous(&valid, version, &decided.handover));
         }
-        // One end of a long run may end its canary, and its pod goes with its log. All engines do not end at once, unlike those
-        // of stable after a power cut.
+        // Before the first share, the end of one long run may end its canary. Then the cause of an earlier end is known. A power
+        // cut asks for few logs of a candidate, and for thousands of all stable engines.
         traffic.logs = faults::logs_to_read(decided.revision.pods, last_end, version);
         let Decided { rollout, handover, .. } = decided;
         traffic.marks = handover.marks;

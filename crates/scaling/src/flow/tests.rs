@@ -320,8 +320,10 @@ fn what_does_not_last_or_comes_again_is_chance() {
     let again = || (0..4).flat_map(|_| load([(4, 30.0), (4, 180.0)]));
     let bursts = dispersion_of(again());
     assert!(bursts > 10.0, "bursts of a minute: {bursts}");
-    let little = dispersion_of(load([(3, 100.0), (3, 139.0)]));
+    let little = dispersion_of(load([(4, 200.0), (4, 259.0)]));
     assert!(little > 1.0, "too little to be known: {little}");
+    let few = dispersion_of(load([(3, 30.0), (4, 180.0)]));
+    assert!(few > 1.0, "too few bins: {few}");
 }
 
 #[test]

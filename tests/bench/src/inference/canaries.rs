@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use api::aiinference::{AIInference, traffic::CanaryPhase};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::{
@@ -235,12 +235,12 @@ async fn answer_as_engines(scrapes: Arc<AtomicU64>) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("port {ENGINE_PORT} is needed for the metrics of engines"))?;
     let began = Instant::now();
-    answer_scrapes(listener, move |_| {
+    let error = answer_scrapes(listener, move |_| {
         scrapes.fetch_add(1, Ordering::Relaxed);
         page(began.elapsed())
     })
     .await;
-    bail!("the server for the metrics of engines has ended")
+    Err(error).context("failed to accept a connection for the metrics of engines")
 }
 
 fn page(elapsed: Duration) -> String {

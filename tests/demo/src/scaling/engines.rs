@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    iter,
+    io, iter,
     net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -30,7 +30,7 @@ struct Counts {
 pub(crate) struct Engines {
     counted: Arc<Mutex<Counted>>,
     port: u16,
-    _server: JoinSet<()>,
+    _server: JoinSet<io::Error>,
 }
 
 impl Engines {

@@ -11,20 +11,20 @@ use api::{
 };
 use jiff::Timestamp;
 use workload::{
-    faults::{
-        container::{crash, last_end},
-        crashes::Crash,
-    },
+    faults::container::{crash, last_end},
     time::remaining,
     views::pod::{Container, PodView, Terminated},
 };
 
 use super::{
-    super::{conditions::Assessment, faults::MEMORY_FIELD},
+    super::{conditions::Assessment, faults},
     report,
     state::{Seen, waits_for_pods},
 };
-use crate::{names::ENGINE, observe::Observed};
+use crate::{
+    names::{ENGINE, Track},
+    observe::Observed,
+};
 
 /// Something keeps the pods of a candidate from becoming ready, before its first step.
 pub(super) const UNREADY: &str = "the candidate cannot become ready";
@@ -77,8 +77,9 @@ pub(super) fn start(
         let (pod, container, end) = ends(observed).find(|(_, _, end)| is_late(end))?;
         let version = observed.candidate.as_ref()?;
         let is_engine = container.name == ENGINE;
-        let why = version.crashes.get(pod.uid()).filter(|_| is_engine).and_then(Crash::cause);
-        Some(crash(pod, container, end, why, is_engine.then_some(MEMORY_FIELD)).message)
+        let why = is_engine.then(|| faults::why(pod, version)).flatten();
+        let field = is_engine.then_some(faults::memory_field(Track::Canary));
+        Some(crash(pod, container, end, why.as_deref(), field).message)
     });
     // The pods may run unseen.
     let is_seen =

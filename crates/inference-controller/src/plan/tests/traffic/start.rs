@@ -129,7 +129,11 @@ fn an_engine_that_never_warms_up_is_rolled_back_with_its_first_end_after_the_tim
     });
     assert!(message_of(&scene).contains("ValueError: too long"), "{}", message_of(&scene));
     scene.candidate(&[&engine(&ended(2, 75).replace("exitCode: 137", "exitCode: 137, reason: OOMKilled"))]);
-    assert!(message_of(&scene).ends_with("raise spec.resources.limits.memory"), "{}", message_of(&scene));
+    assert!(
+        message_of(&scene).ends_with("raise spec.canary.resources.limits.memory"),
+        "{}",
+        message_of(&scene)
+    );
 }
 
 /// What was noted of it is lost with the memory of the controller.
