@@ -80,7 +80,7 @@ pub(crate) fn life() -> Life {
 }
 
 /// A candidate without requests and one with two steps become stable and are folded. Another one gets a share, is aborted, and
-/// is removed.
+/// is removed. The last one is left when the object is deleted.
 fn further() -> Vec<Further> {
     let steps = json!([
         {"weightPercent": 10, "minSeconds": 5},
@@ -118,6 +118,8 @@ fn further() -> Vec<Further> {
             is_over: |status| has_canary(status, "Aborted", 0),
         },
         Further { spec: json!({"canary": null}), is_over: |status| status["canary"].is_null() },
+        // The next object finds its children.
+        Further::once_done(json!({"canary": {"image": "engine:6"}})),
     ]
 }
 
