@@ -103,8 +103,8 @@ pub struct Flow {
     #[serde(skip_serializing_if = "is_false")]
     pub is_rough: bool,
     /// How unevenly requests arrive: variance over mean of the arrivals of a quarter of a minute. The variance is half the mean
-    /// square of what differs from each to the next (von Neumann), without the largest rise and the largest fall that have
-    /// lasted. 1: each by itself.
+    /// square of what differs from each to the next (von Neumann). The largest rise and the largest fall that have lasted do not
+    /// count. If requests arrive each by itself, it is 1.
     pub dispersion: Milli,
     pub waiting: Milli,
     pub running: Milli,
@@ -484,8 +484,8 @@ impl Flow {
     }
 }
 
-/// The number of the bin before the largest change in this direction that has lasted: with one bin in between, in which it
-/// happened, two bins on each side of it are like each other.
+/// The number of the bin before the largest change in this direction that has lasted. The change happens in one bin. Two bins
+/// before it are like each other, and so are two bins after it.
 fn largest_step(bins: &[f64], direction: f64) -> Option<usize> {
     let steps = bins.windows(5).zip(1..).filter_map(|(bins, number)| {
         let [a, b, _, c, d] = *bins else { return None };
