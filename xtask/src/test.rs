@@ -2,9 +2,11 @@
 
 mod beside;
 
+use anyhow::{Context as _, ensure};
+
 use crate::{
     images, setup,
-    steps::{Steps, build_programs, cargo, succeed},
+    steps::{Steps, build_programs, cargo, succeed, target_folder},
 };
 
 /// Many of them wait for a process or for a deadline. Cargo's default is the number of cores.
@@ -30,7 +32,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut steps = Steps::default();
-    steps.run("setup", setup::prepare)?;
+    steps.run("setup", || {
+        setup::prepare()?;
+        if local_cluster::real::allowed().is_ok() { check_disk() } else { Ok(()) }
+    })?;
     steps.run("cluster tools", || Ok(local_cluster::tools::ensure().map(drop)?))?;
     steps.run("services", || Ok(local_cluster::tools::ensure_services().map(drop)?))?;
     steps.run("monitoring tools", || Ok(local_cluster::tools::ensure_monitoring().map(drop)?))?;
@@ -67,6 +72,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Real pods share the disk of this machine, and some of their tests fail without room, half an hour later.
+fn check_disk() -> anyhow::Result<()> {
+    let disk = rustix::fs::statvfs(&target_folder()?).context("failed to ask how full the disk is")?;
+    let [free, size] = [disk.f_bavail, disk.f_blocks].map(|blocks| blocks.saturating_mul(disk.f_frsize));
+    ensure!(has_room(free, size), "{}", no_room(free, size));
+    Ok(())
+}
+
+/// Copies of models and states keep 11 % of a disk free that pods share. Programs and images of the tests need some, too.
+fn has_room(free: u64, size: u64) -> bool {
+    free / 12 >= size / 100
+}
+
+fn no_room(free: u64, size: u64) -> String {
+    const GIB: f64 = (1_u64 << 30) as f64;
+    let [free, size] = [free, size].map(|bytes| bytes as f64 / GIB);
+    let needed = size * 0.12;
+    format!(
+        "the disk has {free:.1} of {size:.1} GiB free, and tests on real nodes need 12 % of it ({needed:.1} GiB): free some, \
+         for example with `cargo clean`"
+    )
+}
+
 fn run_tests(binaries: &[&str], threads: usize, args: &Args) -> anyhow::Result<()> {
     let mut test = cargo(["test", "--locked", "-p", "tests", "--no-fail-fast"]);
     // The frames of the test harness would bury what a failed test says of the cluster.
@@ -80,6 +108,16 @@ mod tests {
 
     use super::*;
     use crate::steps::workspace;
+
+    #[test]
+    fn a_disk_without_room_for_real_pods_is_named_before_the_tests() {
+        const GIB: u64 = 1 << 30;
+        assert!(has_room(30 * GIB + GIB / 4, 252 * GIB) && !has_room(30 * GIB, 252 * GIB));
+        assert!(!has_room(0, 10 * GIB));
+        let words = no_room(27 * GIB, 252 * GIB);
+        assert!(words.starts_with("the disk has 27.0 of 252.0 GiB free, and "), "{words}");
+        assert!(words.contains("12 % of it (30.2 GiB): free some"), "{words}");
+    }
 
     #[test]
     fn every_test_binary_is_run() {
